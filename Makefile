@@ -1,0 +1,69 @@
+# `make` or `make help` lists the targets. Everything runs from .venv, which `setup` makes.
+
+PYTHON ?= python3
+TORCH  := 2.13.0
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check
+TIERS  := bash scripts/tiers.sh
+# The name carries the pin, so another pin means another setup.
+STAMP  := $(VENV)/.setup-torch-$(TORCH)
+
+TORCH_VERSION := $(BIN)/python -c "from importlib.metadata import version; print(version('torch'))"
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-slow lint bench clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+
+setup: $(STAMP) ## make .venv with pinned versions (again when a pin changes)
+
+$(STAMP): pyproject.toml requirements/ci.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "setup: $(PYTHON) is not Python 3.11 or newer; try make setup PYTHON=python3.12" >&2; exit 1; }
+	@[ -x $(BIN)/pip ] || $(PYTHON) -m venv $(VENV) || \
+	  { echo "setup: $(PYTHON) cannot make a virtual environment (on Debian: install python3-venv)" >&2; exit 1; }
+	@rm -f $(VENV)/.setup-torch-*
+	@echo "setup: torch $(TORCH)"
+	@$(PIP) install -q torch==$(TORCH) -c requirements/ci.txt || \
+	  { echo "setup: torch==$(TORCH) could not be installed; shoal is tested with exactly that version, and pip says above why it cannot be had here" >&2; exit 1; }
+	@$(TORCH_VERSION) > $(VENV)/.torch-version
+	@echo "setup: requirements/ci.txt"
+	@$(PIP) install -q -r requirements/ci.txt
+	@echo "setup: shoal itself"
+	@$(PIP) install -q --no-deps --no-build-isolation -e .
+	@after="$$($(TORCH_VERSION))"; before="$$(cat $(VENV)/.torch-version)"; \
+	  case "$$after" in $(TORCH)|$(TORCH)+*) ;; *) before=mismatch ;; esac; \
+	  [ "$$after" = "$$before" ] || \
+	  { echo "setup: torch is now $$after, not the $(TORCH) that was installed first; a pin in requirements/ci.txt replaced it" >&2; exit 1; }
+	@$(PIP) check -q || \
+	  { $(PIP) check; echo "setup: the pins contradict each other, see above" >&2; exit 1; }
+	@touch $@
+
+demo: setup ## two minutes: a small drifting federation, a table and a picture
+	@$(BIN)/shoal demo
+
+# Two workers on one thread each: torch's own threads would only fight over the cores.
+test: setup ## unit tests and laws, doctests, kill-and-resume
+	@$(TIERS) \
+	  "unit and laws" 'OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not kill and not slow"' \
+	  "doctests"      '$(BIN)/python -m pytest -q --doctest-modules shoal' \
+	  "kills"         '$(BIN)/python -m pytest -q -m kill'
+
+test-slow: setup ## the tests that are too slow for every commit
+	@$(TIERS) "slow" '$(BIN)/python -m pytest -q -m "slow and not kill"'
+
+lint: setup ## ruff, mypy --strict, import layers
+	@$(TIERS) \
+	  "ruff check"  '$(BIN)/ruff check .' \
+	  "ruff format" '$(BIN)/ruff format --check .' \
+	  "mypy"        '$(BIN)/mypy --strict shoal' \
+	  "imports"     '$(BIN)/lint-imports'
+
+bench: setup ## peers and engines side by side, one line a workload
+	@$(BIN)/python -m benchmarks.run
+
+clean: ## remove caches and build output (.venv and runs stay)
+	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info
+	@find . -path ./$(VENV) -prune -o -type d -name __pycache__ -exec rm -rf {} +

@@ -1,0 +1,113 @@
+"""The five papers, and the baselines of the first that are one of its strategies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from shoal.catalog.registry import entry
+from shoal.method import Method
+from shoal.parts.anchor import ClientAnchor, ServerAnchor
+from shoal.parts.drift_aware import DriftAware
+from shoal.parts.early_stop import EarlyStop
+from shoal.parts.rates import AggregatedGradientRate
+from shoal.parts.relaxed_start import RelaxedStart
+from shoal.parts.session import SessionStart
+
+
+@entry
+def dynamic_init(
+    P: int = 1,
+    V: int = 1,
+    R: float = 10.0,
+    similarity: Literal["per_tensor_normalized", "l2"] = "per_tensor_normalized",
+    probe_rate: float = 0.5,
+    first_session: Literal["initial", "latest"] = "initial",
+    keep: int | None = None,
+    on: Sequence[str] = ("members",),
+) -> Method:
+    """DynamicInit: sessions start from a similarity-weighted mix of past models (paper 1)."""
+    part = SessionStart(
+        P=P,
+        V=V,
+        R=R,
+        similarity=similarity,
+        probe_rate=probe_rate,
+        first_session=first_session,
+        keep=keep,
+        on=tuple(on),
+    )
+    return Method("dynamic_init", (part,), base=False)
+
+
+@entry
+def previous(P: int = 1, first_session: Literal["initial", "latest"] = "initial") -> Method:
+    """Previous: a session starts from the model that ended the one before (paper 1's baseline)."""
+    part = SessionStart(strategy="previous", P=P, first_session=first_session)
+    return Method("previous", (part,), base=False)
+
+
+@entry
+def average(P: int = 1, first_session: Literal["initial", "latest"] = "initial") -> Method:
+    """Average: a session starts from the mean of past sessions' models (paper 1's baseline)."""
+    part = SessionStart(strategy="average", P=P, first_session=first_session)
+    return Method("average", (part,), base=False)
+
+
+@entry
+def fedinit(
+    beta: float = 0.1,
+    aggregate: Literal["model", "update"] = "model",
+    unseen: Literal["initial", "global"] = "initial",
+) -> Method:
+    """FedInit: each client starts a little away from its last local model (paper 2)."""
+    part = RelaxedStart(beta=beta, aggregate_as=aggregate, unseen=unseen)
+    return Method("fedinit", (part,), "uniform", base=False)
+
+
+@entry
+def flash(
+    gamma: float | None = 0.04,
+    eta_g: float = 0.05,
+    beta1: float = 0.9,
+    beta2: float = 0.99,
+    tau: float = 1e-3,
+    guard: bool = True,
+    l0: Literal["received", "inf"] = "received",
+) -> Method:
+    """FLASH: early-stopped clients and a drift-aware server optimiser (paper 3)."""
+    server = DriftAware(eta_g=eta_g, beta1=beta1, beta2=beta2, tau=tau, guard=guard)
+    client = () if gamma is None else (EarlyStop(gamma=gamma, l0=l0),)
+    return Method("flash", (*client, server), "uniform", base=False)
+
+
+@entry
+def special(lam: float = 0.25, on: Sequence[str] = ("domain", "classes")) -> Method:
+    """SPECIAL: a server-side proximal anchor against forgetting (paper 4)."""
+    return Method("special", (ServerAnchor(lam=lam, on=tuple(on)),), "uniform", base=False)
+
+
+@entry
+def special_c(
+    lam: float = 0.2,
+    every: Literal["epoch", "step"] = "epoch",
+    on: Sequence[str] = ("domain", "classes"),
+) -> Method:
+    """SPECIAL-C: the same anchor on the clients (paper 4)."""
+    part = ClientAnchor(lam=lam, every=every, on=tuple(on))
+    return Method("special_c", (part,), "uniform", base=False)
+
+
+@entry
+def fedagg(
+    alpha: float = 0.1,
+    epochs: int = 3,
+    feedback: Literal["open loop", "closed loop"] = "open loop",
+    eta_min: float | None = None,
+    eta_max: float = 0.999,
+) -> Method:
+    """FedAgg: adaptive client rates from mean-field estimates (paper 5)."""
+    part = AggregatedGradientRate(
+        alpha=alpha, epochs=epochs, feedback=feedback, eta_min=eta_min, eta_max=eta_max
+    )
+    return Method("fedagg", (part,), base=False)

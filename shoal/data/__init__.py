@@ -1,0 +1,1 @@
+"""Data: where samples come from, how they are dealt to clients, how unequal that made them."""

@@ -1,0 +1,12 @@
+"""Pure functions that deal the rows of a data set to clients.
+
+Every partitioner is ``(labels, clients, *, rng, ...) -> list of row indices, one array a client``;
+the indices of a client are sorted. The same generator state gives the same partition.
+"""
+
+from shoal.data.partition.dirichlet import dirichlet
+from shoal.data.partition.iid import iid
+from shoal.data.partition.pathological import pathological
+from shoal.data.partition.shards import shards
+
+__all__ = ["dirichlet", "iid", "pathological", "shards"]

@@ -1,0 +1,108 @@
+"""What a data set is, the table of sources, and what is checked before data is handed out."""
+
+from __future__ import annotations
+
+import inspect
+import pkgutil
+from collections.abc import Callable
+from difflib import get_close_matches
+from functools import cache
+from importlib import import_module
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from shoal.errors import UserError
+from shoal.types import Pool
+
+
+class Dataset(NamedTuple):
+    """Samples to train and to test on.
+
+    ``classes`` is None for regression; ``shape`` is that of one sample; ``group`` and
+    ``test_group`` give the natural client of each row where the data has one.
+    """
+
+    name: str
+    train: Pool
+    test: Pool
+    classes: int | None
+    shape: tuple[int, ...]
+    group: Tensor | None = None
+    test_group: Tensor | None = None
+
+
+Source = Callable[..., Dataset]
+S = TypeVar("S", bound=Source)
+
+_SOURCES: dict[str, Source] = {}
+
+
+def source(name: str) -> Callable[[S], S]:
+    """Register a function as the data set ``name``; its keyword arguments are its options."""
+
+    def register(function: S) -> S:
+        # The same definition may come twice: a reloaded module registers anew.
+        if name in _SOURCES and _SOURCES[name].__qualname__ != function.__qualname__:
+            raise ValueError(f"two sources are called {name!r}")
+        _SOURCES[name] = function
+        return function
+
+    return register
+
+
+def names() -> list[str]:
+    """Every data set that :func:`load` knows."""
+    _discover()
+    return sorted(_SOURCES)
+
+
+def load(name: str, **options: Any) -> Dataset:
+    """The data set called ``name``, checked for values that are not finite.
+
+    >>> data = load("digits")
+    >>> data.train.x.shape, data.classes, data.shape
+    (torch.Size([1437, 64]), 10, (64,))
+    """
+    if name not in names():
+        raise UserError(f"unknown data set {name!r}; {_suggest(name, names())}.")
+    function = _SOURCES[name]
+    known = list(inspect.signature(function).parameters)
+    for option in options:
+        if option not in known:
+            raise UserError(
+                f"data set {name!r} has no option {option!r}; {_suggest(option, known)}."
+            )
+    return checked(function(**options))
+
+
+def checked(data: Dataset) -> Dataset:
+    """``data`` itself, or a UserError that names its first row with NaN or infinity."""
+    for part, pool in (("training", data.train), ("test", data.test)):
+        bad = _bad_rows(pool.x) | _bad_rows(pool.y)
+        if bad.any():
+            row = int(bad.nonzero()[0])
+            raise UserError(
+                f"data set {data.name!r} has NaN or infinity in row {row} of its {part} rows "
+                f"({int(bad.sum())} such rows); every value must be finite."
+            )
+    return data
+
+
+def _bad_rows(values: Tensor) -> Tensor:
+    return ~torch.isfinite(values.reshape(len(values), -1)).all(1)
+
+
+@cache
+def _discover() -> None:
+    """Import every module beside this one, so that the sources in them register."""
+    package = import_module("shoal.data.sources")
+    for module in pkgutil.iter_modules(package.__path__):
+        import_module(f"shoal.data.sources.{module.name}")
+
+
+def _suggest(name: str, known: list[str]) -> str:
+    near = get_close_matches(name, known, n=1, cutoff=0.5)
+    listed = f"known are {', '.join(known)}" if known else "it takes none"
+    return f"did you mean {near[0]!r}? {listed}" if near else listed

@@ -1,0 +1,1 @@
+"""Engines run client work for a cohort; they know no method."""

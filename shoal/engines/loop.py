@@ -1,0 +1,115 @@
+"""The reference engine: one client after another, one step after another, nothing clever."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from shoal import tree
+from shoal.engines.base import Member, Order, Results
+from shoal.engines.batches import epoch_batches, step_noise, whole
+from shoal.local import Carry, Local, Program
+from shoal.tree import Tree
+from shoal.types import Work
+from shoal.view import View
+
+
+class Loop:
+    """Readable first: what the other engines are compared with."""
+
+    name = "loop"
+
+    def train(self, order: Order) -> Iterator[Results]:
+        for member in order.members:
+            yield train_one(order, member)
+
+    def ask(self, order: Order, question: Callable[..., Tree], payload: Tree) -> list[Tree]:
+        return [question(question_view(order, m, question), payload) for m in order.members]
+
+    def close(self) -> None:
+        pass
+
+
+def local_data(program: Program, member: Member, always: bool = False) -> Local:
+    """The member's data as whole batches, as far as the method asks to see them."""
+    train = whole(member.train) if always or program.needs_train else None
+    validation = None
+    if always or program.needs_validation:
+        validation = whole(member.validation or member.train)
+    return Local(train, validation)
+
+
+def train_one(order: Order, member: Member) -> Results:
+    """One client's round."""
+    program, given = order.program, order.given(member)
+    local = local_data(program, member)
+    steps = samples = epochs = 0
+    rate_total = 0.0
+    start: Tensor | None = None
+    carry: Carry | None = None
+    for epoch, rate_value in enumerate(order.rates):
+        clock, rate = order.clock(epoch), _scalar(rate_value, given.received)
+        if carry is None or start is None:
+            start, carry = program.start(given, rate, local, clock)
+        for index, batch in enumerate(epoch_batches(order, member.client, member.train, epoch)):
+            if member.steps is not None and steps >= member.steps:
+                break
+            noise = tree.row(step_noise(order, [member.client], epoch, index), 0)
+            carry = program.step(given, start, carry, batch, rate, noise, clock)
+            steps += 1
+            samples += batch.x.shape[0] if batch.weight is None else int((batch.weight > 0).sum())
+            rate_total += rate_value
+        epochs += 1
+        carry, stop = program.epoch_end(given, start, carry, rate, local, clock)
+        if bool(stop) or (member.steps is not None and steps >= member.steps):
+            break
+    assert carry is not None and start is not None, "an order has at least one epoch"
+    work = work_done(steps, samples, epochs, rate_total, carry, program)
+    ended = program.end(given, start, carry, work, rate, local, order.clock(epochs - 1))
+    row: Callable[[Tensor], Tensor] = lambda leaf: leaf.detach().unsqueeze(0)  # noqa: E731
+    return Results(
+        (member.client,),
+        (member.train.count,),
+        row(ended.delta),
+        row(ended.stats),
+        tree.apply(row, ended.payloads),
+        tree.apply(row, ended.memories),
+        (steps,),
+        (samples,),
+        (epochs,),
+    )
+
+
+def work_done(
+    steps: int, samples: int, epochs: int, rate_total: float, carry: Carry, program: Program
+) -> Work:
+    """The measured work, as 0-d tensors of the model's type."""
+    like = carry.x
+    total = carry.rate_sum if program.fillers("rate") else _scalar(rate_total, like)
+    return Work(_scalar(steps, like), _scalar(samples, like), _scalar(epochs, like), total)
+
+
+def question_view(order: Order, member: Member, question: Callable[..., Tree]) -> View:
+    """A view for a question: the part's own states, all data, and plain SGD to try things with."""
+    from dataclasses import replace
+
+    program, given = order.program, order.given(member)
+    part = getattr(question, "__self__", None)
+    index = program.method.index(part) if part is not None else 0
+    local = local_data(program, member, always=True)
+    rate = _scalar(order.rates[0], given.received)
+    theta, stats = given.received, given.stats
+    view = program._view(given, theta, theta, stats, rate, order.clock(0), local)
+
+    def descend(x: Tensor, rate_value: float, epoch: int) -> Tensor:
+        for batch in epoch_batches(order, member.client, member.train, epoch):
+            x = x - rate_value * program._plain_gradient(batch, stats)(x)
+        return x
+
+    return replace(program._own(view, given, None, index), descend_with=descend)
+
+
+def _scalar(value: float, like: Tensor) -> Tensor:
+    return torch.tensor(value, dtype=like.dtype, device=like.device)

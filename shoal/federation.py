@@ -1,0 +1,97 @@
+"""The whole changing state of a federation, and the fixed settings of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from shoal.guard import Guard
+from shoal.local import Program
+from shoal.method import Method
+from shoal.store import ClientStore
+from shoal.task import Task
+from shoal.tree import Tree
+from shoal.types import Model
+from shoal.view import ServerView
+from shoal.worlds.base import Moment, World
+
+Rates = Callable[[Moment], tuple[float, ...]]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What does not change during a run."""
+
+    program: Program
+    world: World
+    seed: int
+    rates: Rates  # one rate a local epoch
+    participation: int | float = 1.0
+    sampling: str = "fixed"  # or "bernoulli"
+    cohorts: tuple[tuple[int, ...], ...] | None = None  # the cohort of every round, if prescribed
+    uniform: bool = False  # aggregation weights: uniform, or by samples
+    batch: int | None = None
+    steps: int | tuple[int, ...] | None = None
+    shuffle: bool = True
+    guard: Guard = field(default_factory=Guard)
+    start: Model | None = None
+
+    @property
+    def method(self) -> Method:
+        return self.program.method
+
+    @property
+    def task(self) -> Task:
+        return self.program.task
+
+
+@dataclass
+class Federation:
+    """What a checkpoint holds: models, parts' states, clients' memories, and where we are."""
+
+    initial: Model
+    models: list[Model]
+    servers: list[tuple[Tree, ...]]  # one tuple a model, one state a part
+    store: ClientStore = field(default_factory=ClientStore)
+    endings: dict[int, tuple[int, Tree]] = field(default_factory=dict)  # part -> (serial, payload)
+    ended: dict[int, int] = field(default_factory=dict)  # client -> serial of its last member_end
+    paid: dict[int, int] = field(default_factory=dict)  # client -> stage of its last once-payload
+    noticed: bool = False
+    round: int = 0
+
+    @classmethod
+    def fresh(cls, settings: Settings, initial: Model, moment: Moment, rate: float) -> Federation:
+        """As at the start of a run."""
+        models = [initial]
+        bank = settings.method.only("init_bank")
+        if bank is not None:
+            view = blank_view(settings, initial, initial.theta, moment, rate)
+            models = list(bank.init_bank(view, settings.seed))
+        federation = cls(initial, models, [])
+        for model in models:
+            view = blank_view(settings, model, initial.theta, moment, rate)
+            federation.servers.append(tuple(p.server_state(view) for p in settings.method.parts))
+        return federation
+
+
+def blank_view(
+    settings: Settings, model: Model, initial: Tensor, moment: Moment, rate: float, **more: Any
+) -> ServerView:
+    """A server view without state or uploads; slots add what they may see."""
+    return ServerView(
+        state=more.pop("state", ()),
+        model=model,
+        initial=initial,
+        round=moment.round,
+        session=moment.session,
+        stage=moment.stage,
+        shift=moment.shift,
+        members=moment.members,
+        cohort=more.pop("cohort", ()),
+        task=settings.task,
+        rate=rate,
+        **more,
+    )

@@ -1,0 +1,79 @@
+"""Uploads that must not be averaged: non-finite, wrong-shaped, from nobody, or twice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from shoal import tree
+from shoal.engines.base import Results
+from shoal.types import Rejected
+
+
+@dataclass(frozen=True)
+class Guard:
+    """Limits on what is accepted. ``quorum`` is a share of the cohort, or a number of clients."""
+
+    enabled: bool = True
+    quorum: float | int = 0.5
+    retries: int = 3
+    norm: float | None = None  # reject uploads longer than this
+
+    def needed(self, cohort: int) -> int:
+        """How many accepted uploads make a round of this cohort.
+
+        >>> Guard(quorum=0.5).needed(5), Guard(quorum=2).needed(5), Guard(quorum=9).needed(5)
+        (3, 2, 5)
+        """
+        wanted = self.quorum
+        need = -(-cohort * wanted // 1) if isinstance(wanted, float) else wanted
+        return max(1, min(cohort, int(need)))
+
+    def screen(
+        self, results: Results, expected: set[int], size: int, seen: set[int]
+    ) -> tuple[list[int], list[float], list[Rejected]]:
+        """Rows to keep, the norm of every kept row, and who was rejected and why."""
+        clients, delta = results.clients, results.delta
+        if delta.dim() != 2 or delta.shape[1] != size:
+            shape = tuple(delta.shape[1:])
+            return [], [], [Rejected(c, f"shape {shape}, expected ({size},)") for c in clients]
+        norms = torch.linalg.vector_norm(delta, dim=1).tolist()
+        finite = _finite_rows(results)
+        keep, kept_norms, rejected = [], [], []
+        for row, (client, norm) in enumerate(zip(clients, norms, strict=True)):
+            reason = self._reason(client, norm, finite[row], expected, seen)
+            if reason:
+                rejected.append(Rejected(client, reason))
+            else:
+                seen.add(client)
+                keep.append(row)
+                kept_norms.append(norm)
+        return keep, kept_norms, rejected
+
+    def _reason(
+        self, client: int, norm: float, finite: bool, expected: set[int], seen: set[int]
+    ) -> str:
+        if client not in expected:
+            return "not in this round's cohort"
+        if client in seen:
+            return "sent twice"
+        if self.enabled and not (norm < float("inf") and finite):
+            return "not finite"
+        if self.norm is not None and norm > self.norm:
+            return f"norm {norm:.3g} above the limit {self.norm:.3g}"
+        return ""
+
+
+def _finite_rows(results: Results) -> list[bool]:
+    """Whether payloads, statistics and memories of each row are finite (deltas: by their norm)."""
+    rows = len(results.clients)
+    fine = torch.ones(rows, dtype=torch.bool)
+    others: list[Tensor] = tree.leaves((results.payloads, results.memories))
+    if results.stats.numel():
+        others.append(results.stats)
+    for leaf in others:
+        if leaf.is_floating_point() and leaf.numel():
+            fine &= leaf.reshape(rows, -1).isfinite().all(1).cpu()
+    return [bool(f) for f in fine.tolist()]

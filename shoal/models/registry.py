@@ -1,0 +1,87 @@
+"""The table of models, and what is checked before one is built."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from typing import Any, TypeVar
+
+from torch import nn
+
+from shoal.errors import UserError
+
+Shape = tuple[int, ...]
+M = TypeVar("M", bound=Callable[..., nn.Module])
+
+_MODELS: dict[str, Callable[..., nn.Module]] = {}
+
+
+def model(name: str) -> Callable[[M], M]:
+    """Register ``(shape, classes, *, options) -> Module`` as the model ``name``."""
+
+    def register(make: M) -> M:
+        # The same definition may come twice: a reloaded module registers anew.
+        if name in _MODELS and _MODELS[name].__qualname__ != make.__qualname__:
+            raise ValueError(f"two models are called {name!r}")
+        _MODELS[name] = make
+        return make
+
+    return register
+
+
+def names() -> list[str]:
+    """Every model that :func:`build` knows."""
+    return sorted(_MODELS)
+
+
+def build(name: str, shape: Sequence[int], classes: int, **options: Any) -> nn.Module:
+    """The model called ``name`` for samples of ``shape`` and ``classes`` outputs.
+
+    >>> net = build("mlp", (64,), 10, hidden=(20,))
+    >>> sum(p.numel() for p in net.parameters())
+    1510
+    """
+    if name not in _MODELS:
+        raise UserError(f"unknown model {name!r}; {_suggest(name, names())}.")
+    size = tuple(shape)
+    if not size or min(size) < 1:
+        raise UserError(f"model {name!r} needs a shape of sizes of at least 1, not {size}.")
+    if classes < 1:
+        raise UserError(f"model {name!r} needs at least 1 class, not {classes!r}.")
+    known = list(inspect.signature(_MODELS[name]).parameters)[2:]
+    for option in options:
+        if option not in known:
+            raise UserError(f"model {name!r} has no option {option!r}; {_suggest(option, known)}.")
+    return _MODELS[name](size, classes, **options)
+
+
+def image_shape(name: str, shape: Shape, least: int = 1) -> tuple[int, int, int]:
+    """``shape`` as (channels, height, width), both sides at least ``least``."""
+    if len(shape) != 3:
+        hint = "; load the data as images" if len(shape) == 1 else ""
+        raise UserError(
+            f"model {name!r} needs images of shape (channels, height, width), not {shape}{hint}."
+        )
+    channels, height, width = shape
+    if min(height, width) < least:
+        raise UserError(
+            f"model {name!r} needs images of at least {least}x{least}, not {height}x{width}."
+        )
+    return channels, height, width
+
+
+def positive(name: str, option: str, values: Sequence[object]) -> tuple[int, ...]:
+    """Layer widths, each a whole number above 0."""
+    widths = tuple(v for v in values if isinstance(v, int) and not isinstance(v, bool) and v > 0)
+    if len(widths) < len(values):
+        raise UserError(
+            f"{option} of model {name!r} must be whole numbers above 0, not {list(values)}."
+        )
+    return widths
+
+
+def _suggest(name: str, known: list[str]) -> str:
+    near = get_close_matches(name, known, n=1, cutoff=0.5)
+    listed = f"known are {', '.join(known)}" if known else "it takes none"
+    return f"did you mean {near[0]!r}? {listed}" if near else listed

@@ -1,0 +1,249 @@
+"""A part fills slots of a round; a method is a tuple of parts.
+
+Every slot is a method of ``Part`` with the signature a part must keep. A part fills a slot by
+defining it; what it leaves alone is skipped, never called. ``SLOTS`` says how the fillers of one
+slot combine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import ClassVar, Literal, NamedTuple, TypeVar
+
+from torch import Tensor
+
+from shoal.task import Task
+from shoal.tree import Tree
+from shoal.types import Batch, ClientData, Job, Kind, Model, Outputs, Reduction, Terms, Work
+from shoal.view import GradFn, ServerView, View
+
+
+class Rule(StrEnum):
+    """How several parts that fill one slot combine."""
+
+    CHAIN = "chain"  # left to right, each on the result of the one before
+    SUM = "sum"  # weights multiply, extra terms add
+    WRAP = "wrap"  # the leftmost is the innermost
+    PRODUCT = "product"  # factors multiply
+    ONE = "one"  # two is an error that names both
+    ANY = "any"  # one yes is enough
+    EACH = "each"  # every part looks after its own state
+
+
+SLOTS: dict[str, Rule] = {
+    "transform_task": Rule.CHAIN,
+    "init_bank": Rule.ONE,
+    "session_end": Rule.EACH,
+    "member_end": Rule.EACH,
+    "session_start": Rule.ONE,
+    "begin": Rule.EACH,
+    "ask": Rule.EACH,
+    "route": Rule.ONE,
+    "broadcast": Rule.CHAIN,
+    "data": Rule.CHAIN,
+    "client_start": Rule.CHAIN,
+    "batch": Rule.CHAIN,
+    "terms": Rule.SUM,
+    "grad": Rule.WRAP,
+    "rate": Rule.PRODUCT,
+    "step": Rule.ONE,
+    "after_step": Rule.CHAIN,
+    "after_epoch": Rule.CHAIN,
+    "stop": Rule.ANY,
+    "client_end": Rule.EACH,
+    "upload": Rule.CHAIN,
+    "aggregate": Rule.ONE,
+    "server_rate": Rule.PRODUCT,
+    "server_step": Rule.ONE,
+    "anchor": Rule.CHAIN,
+    "notice": Rule.ANY,
+    "serve": Rule.ONE,
+    "report": Rule.EACH,
+}
+STATES = ("server_state", "memory", "scratch", "step_state", "noise_shapes")
+
+
+_F = TypeVar("_F", bound=Callable[..., Tree])
+
+
+def question(function: _F) -> _F:
+    """Marks a method of a part that clients answer: ``(self, view, payload) -> tree``."""
+    function.is_question = True  # type: ignore[attr-defined]
+    return function
+
+
+class Sent(NamedTuple):
+    """What goes down: the model, and the part's own payload."""
+
+    theta: Tensor
+    payload: Tree = ()
+
+
+class Stepped(NamedTuple):
+    """The result of ``server_step`` or ``anchor``: the new vector and the part's new state."""
+
+    theta: Tensor
+    state: Tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """Hyper-parameters of one mechanism. Subclasses are frozen dataclasses, named for it."""
+
+    on: tuple[Kind, ...] = ()  # the kinds of shift the part hears
+
+    reduction: ClassVar[Reduction] = Reduction.MEAN
+    resets: ClassVar[Literal["nothing", "server", "both"]] = "server"
+    sets_rate: ClassVar[bool] = False
+    individual_uploads: ClassVar[bool] = False  # needs every upload, not their sum
+    one_model_only: ClassVar[bool] = False
+    payload_once: ClassVar[Literal["round", "stage"]] = "round"
+    eager_reason: ClassVar[str] = ""  # why it cannot be vectorised, if it cannot
+
+    @property
+    def train_data(self) -> bool:
+        """Whether slots outside the step need all of the client's training data."""
+        return False
+
+    @property
+    def validation_data(self) -> bool:
+        return False
+
+    @property
+    def displacement_memory(self) -> bool:
+        """Whether it divides displacements by rates, which only plain SGD allows."""
+        return False
+
+    # ---- states: explicit trees of tensors -------------------------------------------------
+    def server_state(self, view: ServerView) -> Tree:
+        return ()
+
+    def memory(self, view: View) -> Tree:
+        """What a client keeps between rounds; this is its value at first contact."""
+        return ()
+
+    def scratch(self, view: View) -> Tree:
+        """What a client keeps within a round, made afresh after ``client_start``."""
+        return ()
+
+    def step_state(self, view: View) -> Tree:
+        return ()
+
+    def noise_shapes(self, task: Task, batch: int) -> Tree:
+        """Shapes of the standard normal numbers this part uses in one step, as tuples."""
+        return ()
+
+    # ---- server, around a change ------------------------------------------------------------
+    def transform_task(self, task: Task) -> Task:
+        raise NotImplementedError
+
+    def init_bank(self, view: ServerView, seed: int) -> tuple[Model, ...]:
+        raise NotImplementedError
+
+    def session_end(self, view: ServerView) -> tuple[Tree, Tree]:
+        """New server state, and a payload for ``member_end``."""
+        raise NotImplementedError
+
+    def member_end(self, view: View) -> Tree:
+        """The client half of ``session_end``: new memory; runs when a member is next seen."""
+        raise NotImplementedError
+
+    def session_start(self, view: ServerView) -> tuple[Model | None, Tree]:
+        """The model that the next stretch starts from (None: go on), and the new state."""
+        raise NotImplementedError
+
+    def begin(self, view: ServerView) -> Tree:
+        raise NotImplementedError
+
+    # ---- server, before training ------------------------------------------------------------
+    def ask(self, view: ServerView) -> Tree:
+        raise NotImplementedError
+
+    def route(self, view: ServerView) -> Sequence[Job]:
+        raise NotImplementedError
+
+    def broadcast(self, view: ServerView, theta: Tensor) -> Sent:
+        raise NotImplementedError
+
+    # ---- client -------------------------------------------------------------------------------
+    def data(self, memory: Tree, data: ClientData) -> ClientData:
+        raise NotImplementedError
+
+    def client_start(self, view: View) -> Tensor:
+        raise NotImplementedError
+
+    def batch(self, view: View, batch: Batch) -> Batch:
+        raise NotImplementedError
+
+    def terms(self, view: View, outputs: Outputs) -> Terms:
+        raise NotImplementedError
+
+    def grad(self, view: View, inner: GradFn) -> Tensor:
+        """The gradient at ``view.x``, from the gradient function inside."""
+        raise NotImplementedError
+
+    def rate(self, view: View) -> Tensor | float:
+        """A factor; the rate itself when ``sets_rate``."""
+        raise NotImplementedError
+
+    def step(self, view: View, gradient: GradFn, state: Tree) -> tuple[Tensor, Tree]:
+        raise NotImplementedError
+
+    def after_step(self, view: View, x: Tensor) -> tuple[Tensor, Tree]:
+        """The iterate and the part's new scratch; ``view.x`` is the point before the step."""
+        raise NotImplementedError
+
+    def after_epoch(self, view: View) -> tuple[Tensor, Tree]:
+        raise NotImplementedError
+
+    def stop(self, view: View) -> Tensor:
+        """A 0-d boolean tensor, asked after every epoch."""
+        raise NotImplementedError
+
+    def client_end(self, view: View, work: Work) -> Tree:
+        """The part's new memory."""
+        raise NotImplementedError
+
+    def upload(self, view: View, delta: Tensor, work: Work) -> tuple[Tensor, Tree]:
+        """The delta that goes up, and a payload; ``view.memory`` is the one of before the round."""
+        raise NotImplementedError
+
+    # ---- server, after training ---------------------------------------------------------------
+    def aggregate(self, view: ServerView) -> Tensor:
+        raise NotImplementedError
+
+    def server_rate(self, view: ServerView) -> float | Tensor:
+        raise NotImplementedError
+
+    def server_step(self, view: ServerView, delta: Tensor, factor: float | Tensor) -> Stepped:
+        raise NotImplementedError
+
+    def anchor(self, view: ServerView, theta: Tensor) -> Stepped:
+        raise NotImplementedError
+
+    def notice(self, view: ServerView) -> tuple[bool, Tree]:
+        raise NotImplementedError
+
+    def serve(self, view: ServerView, client: int | None, memory: Tree) -> Tensor:
+        """The vector that predicts for a client (None: for nobody in particular)."""
+        raise NotImplementedError
+
+    def report(self, view: ServerView) -> dict[str, Tensor]:
+        """Figures of this round, after the server step."""
+        raise NotImplementedError
+
+    # ---- what the part is ---------------------------------------------------------------------
+    @classmethod
+    def fills(cls, slot: str) -> bool:
+        return getattr(cls, slot) is not getattr(Part, slot)
+
+    def describe(self) -> str:
+        """The part and those of its hyper-parameters that are not at their default."""
+        shown = [
+            f"{f.name}={getattr(self, f.name)!r}"
+            for f in fields(self)
+            if f.name != "on" and getattr(self, f.name) != f.default
+        ]
+        return f"{type(self).__name__}({', '.join(shown)})"

@@ -1,0 +1,1 @@
+"""Mechanisms, one a file. Papers' names live in ``shoal.catalog``."""

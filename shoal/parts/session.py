@@ -1,0 +1,124 @@
+"""What a session starts from when members have changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from shoal.part import Part
+from shoal.tree import Tree
+from shoal.types import Kind, Model
+from shoal.view import ServerView
+
+Similarity = Literal["per_tensor_normalized", "l2"]
+
+
+class Sessions(NamedTuple):
+    """``session`` counts sessions begun; rows of ``last`` and ``probes`` are post-pilot sessions."""
+
+    session: Tensor
+    pilot: Tensor  # sum of the pilot sessions' last models, then their mean
+    last: Tensor  # [past, P + S]
+    probes: Tensor  # [past (+ 1), P]
+    weights: Tensor  # the mix of the newest start
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionStart(Part):
+    """Builds the first model of a session from models that ended earlier ones.
+
+    ``strategy``: ``similarity`` (DynamicInit: softmin of the distance between probe displacements),
+    ``average`` (plain mean), ``previous`` (the last one). "Federated Learning with Dynamic Client
+    Arrival and Departure", 2025, Algorithm 1 and eq. (5).
+
+    1. Sessions ``0..P-1`` are the pilot; ``w_pilot`` is the mean of their last models.
+    2. At every later session: ``V`` rehearsed rounds with all members from ``w_pilot`` give
+       ``G_s = u^V - w_pilot``; ``alpha_z = softmax(-R dist(G_s, G_z))`` over past post-pilot
+       sessions; the start is ``sum_z alpha_z w_z^last``.
+
+    Parameters: ``P`` (1), ``V`` (1), ``R`` (10), ``similarity`` (``per_tensor_normalized``: each
+    weight tensor of G scaled to unit length, biases left out, distances averaged over tensors, as in
+    the released code; ``l2``: eq. (5)), ``probe_rate`` (times the session's rate: 0.5 as released),
+    ``first_session`` (``initial``: session P starts from ``w^0``, as released; ``latest``),
+    ``keep`` (most past sessions remembered; None keeps all).
+
+    Deviations: ``w^(V-1)`` and ``w^(sT+T-1)`` are read as "after V" and "after T" aggregations;
+    ``G_s`` is saved for every ``s >= P``. Tensors of zero length are skipped.
+    """
+
+    strategy: Literal["similarity", "average", "previous"] = "similarity"
+    P: int = 1
+    V: int = 1
+    R: float = 10.0
+    similarity: Similarity = "per_tensor_normalized"
+    probe_rate: float = 0.5
+    first_session: Literal["initial", "latest"] = "initial"
+    keep: int | None = None
+    on: tuple[Kind, ...] = ("members",)
+
+    resets: ClassVar[Literal["nothing", "server", "both"]] = "nothing"
+    one_model_only: ClassVar[bool] = True
+
+    def server_state(self, view: ServerView) -> Tree:
+        empty = view.theta.new_zeros
+        width = view.theta.numel() + view.model.stats.numel()
+        size = view.theta.numel()
+        return Sessions(empty(()), empty(width), empty(0, width), empty(0, size), empty(0))
+
+    def session_end(self, view: ServerView) -> tuple[Tree, Tree]:
+        state, ended = view.state, torch.cat([view.theta, view.model.stats])
+        if int(state.session) < self.P:
+            return state._replace(pilot=state.pilot + ended / self.P), ()
+        last = torch.cat([state.last, ended[None]])
+        if self.keep is not None and last.shape[0] > self.keep:
+            last = last[-self.keep :]
+            state = state._replace(probes=state.probes[-self.keep :])
+        return state._replace(last=last), ()
+
+    def session_start(self, view: ServerView) -> tuple[Model | None, Tree]:
+        state = view.state._replace(session=view.state.session + 1.0)
+        session = int(state.session)
+        if session < self.P:
+            return None, state
+        if self.strategy == "similarity":
+            state = state._replace(probes=torch.cat([state.probes, self._probe(view)[None]]))
+        if session == self.P:
+            if self.first_session == "latest":
+                return Model(view.theta, view.model.stats), state
+            return Model(view.initial, torch.zeros_like(view.model.stats)), state
+        weights = self._weights(view, state)
+        mixed = (weights[:, None] * state.last).sum(0)
+        size = view.theta.numel()
+        return Model(mixed[:size], mixed[size:]), state._replace(weights=weights)
+
+    def _probe(self, view: ServerView) -> Tensor:
+        """Where the members here would take the pilot model."""
+        pilot = view.state.pilot[: view.theta.numel()]
+        return view.reach.rehearse(pilot, self.V, self.probe_rate * view.rate) - pilot
+
+    def _weights(self, view: ServerView, state: Sessions) -> Tensor:
+        past = state.last.shape[0]
+        if self.strategy == "average":
+            return state.last.new_full((past,), 1.0 / past)
+        if self.strategy == "previous":
+            return torch.eye(past, dtype=state.last.dtype)[-1]
+        now = state.probes[-1]
+        distances = torch.stack([self._distance(view, now, g) for g in state.probes[:-1]])
+        return torch.softmax(-self.R * distances, 0)
+
+    def _distance(self, view: ServerView, a: Tensor, b: Tensor) -> Tensor:
+        if self.similarity == "l2":
+            return torch.linalg.vector_norm(a - b)
+        found = []
+        for name, where in view.layout.slices.items():
+            lengths = [torch.linalg.vector_norm(g[where]) for g in (a, b)]
+            if "bias" in name or min(float(n) for n in lengths) == 0.0:
+                continue
+            found.append(torch.linalg.vector_norm(a[where] / lengths[0] - b[where] / lengths[1]))
+        return torch.stack(found).mean() if found else a.new_zeros(())
+
+    def report(self, view: ServerView) -> dict[str, Tensor]:
+        return {"session_weights": view.state.weights}

@@ -1,0 +1,156 @@
+"""A model and its loss as pure functions of one flat vector."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from shoal.layout import Layout
+from shoal.types import Batch, Model, Outputs
+
+RowLoss = Callable[[Tensor, Tensor], Tensor]
+
+
+class Task(Protocol):
+    """What a method knows of the thing being learnt."""
+
+    @property
+    def layout(self) -> Layout: ...
+    @property
+    def stats_layout(self) -> Layout: ...
+    @property
+    def dtype(self) -> torch.dtype: ...
+    @property
+    def classes(self) -> int | None: ...
+    @property
+    def stackable(self) -> bool:
+        """Whether clients are best trained stacked (false for convolutions)."""
+        ...
+
+    def initial(self, seed: int) -> Model: ...
+    def forward(self, theta: Tensor, batch: Batch, stats: Tensor, train: bool) -> Outputs: ...
+    def row_losses(self, outputs: Outputs, batch: Batch) -> Tensor: ...
+    def export(self, model: Model) -> dict[str, Tensor]: ...
+
+
+def cross_entropy_rows(logits: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy of each row; written with a gather so that it traces under vmap."""
+    return -torch.log_softmax(logits, -1).gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+
+
+@dataclass(frozen=True)
+class ModuleTask:
+    """Any ``torch.nn.Module`` with a loss a row.
+
+    A module that returns a pair is read as ``(logits, features)``; otherwise the features are the
+    logits. Dropout is not drawn inside the module (it would differ between engines).
+    """
+
+    build: Callable[[], nn.Module]
+    rows: RowLoss = cross_entropy_rows
+    classes: int | None = None
+    dtype: torch.dtype = torch.float32
+    module: nn.Module = field(init=False, repr=False, compare=False)
+    layout: Layout = field(init=False)
+    stats_layout: Layout = field(init=False)
+    stackable: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        module = self.build().to(self.dtype)
+        store: Callable[[str, Any], None] = lambda k, v: object.__setattr__(self, k, v)  # noqa: E731
+        store("module", module)
+        store("layout", Layout.of(dict(module.named_parameters())))
+        store("stats_layout", Layout.of(_floating_buffers(module)))
+        convolutions = any(isinstance(m, nn.Conv1d | nn.Conv2d | nn.LSTM) for m in module.modules())
+        store("stackable", not convolutions)
+
+    def initial(self, seed: int) -> Model:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            module = self.build().to(self.dtype)
+        return self.pack(dict(module.state_dict()))
+
+    def pack(self, tensors: Mapping[str, Tensor]) -> Model:
+        """A model from tensors by parameter name (a state dict)."""
+        return Model(
+            self.layout.flatten(tensors).detach().to(self.dtype),
+            self.stats_layout.flatten(tensors).detach().to(self.dtype),
+        )
+
+    def forward(self, theta: Tensor, batch: Batch, stats: Tensor, train: bool) -> Outputs:
+        tensors = self.layout.unflatten(theta)
+        buffers = {k: v.clone() for k, v in self.stats_layout.unflatten(stats).items()}
+        self.module.train(train and bool(buffers))
+        result = functional_call(self.module, {**tensors, **buffers}, (batch.x,))
+        logits, features = result if isinstance(result, tuple) else (result, result)
+        moved = self.stats_layout.flatten(buffers) if buffers else stats
+        return Outputs(logits, features, moved)
+
+    def row_losses(self, outputs: Outputs, batch: Batch) -> Tensor:
+        return self.rows(outputs.logits, batch.y)
+
+    def export(self, model: Model) -> dict[str, Tensor]:
+        """Tensors by name that load into the plain module with ``load_state_dict``."""
+        named = {**self.layout.unflatten(model.theta), **self.stats_layout.unflatten(model.stats)}
+        plain = self.module.state_dict()
+        return {
+            name: named[name].detach().clone(memory_format=torch.contiguous_format)
+            if name in named
+            else value.clone()
+            for name, value in plain.items()
+        }
+
+
+def _floating_buffers(module: nn.Module) -> dict[str, Tensor]:
+    return {name: b for name, b in module.named_buffers() if b.is_floating_point()}
+
+
+@dataclass(frozen=True)
+class QuadraticTask:
+    """``f_i(w) = 0.5 sum_j a_ij (w_j - b_ij)^2``; a row of data is ``(a_i, b_i)``.
+
+    Float64 and exact gradients: every method that needs no features or classes can be checked on
+    it by hand. ``sizes`` names the tensors inside ``w`` where a method looks at them.
+    """
+
+    start: tuple[float, ...]
+    sizes: tuple[tuple[str, int], ...] = ()
+    dtype: torch.dtype = torch.float64
+    classes: int | None = None
+    stackable: bool = True
+
+    @property
+    def layout(self) -> Layout:
+        named = self.sizes or (("w", len(self.start)),)
+        return Layout(tuple(n for n, _ in named), tuple((s,) for _, s in named))
+
+    @property
+    def stats_layout(self) -> Layout:
+        return Layout((), ())
+
+    def initial(self, seed: int) -> Model:
+        theta = torch.tensor(self.start, dtype=self.dtype)
+        return Model(theta, torch.zeros(0, dtype=self.dtype))
+
+    def forward(self, theta: Tensor, batch: Batch, stats: Tensor, train: bool) -> Outputs:
+        values = theta.expand(batch.x.shape[0], -1)
+        return Outputs(values, values, stats)
+
+    def row_losses(self, outputs: Outputs, batch: Batch) -> Tensor:
+        return 0.5 * (batch.x * (outputs.logits - batch.y).square()).sum(-1)
+
+    def export(self, model: Model) -> dict[str, Tensor]:
+        return {k: v.clone() for k, v in self.layout.unflatten(model.theta).items()}
+
+
+def mean_loss(task: Task, outputs: Outputs, batch: Batch) -> Tensor:
+    """The base loss of a batch: mean over its real rows."""
+    return batch.mean(task.row_losses(outputs, batch))
+
+
+__all__ = ["ModuleTask", "QuadraticTask", "Task", "cross_entropy_rows", "mean_loss"]

@@ -1,0 +1,1 @@
+"""Worked examples: deterministic figures that every method must hit."""

@@ -1,0 +1,204 @@
+"""What a slot may see, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from shoal.layout import Layout
+from shoal.task import Task
+from shoal.tree import Tree
+from shoal.types import Batch, Model, Shift
+
+GradFn = Callable[[Tensor], Tensor]
+
+
+class Clock:
+    """Where a client is in time. Remembers what was read, so that a traced step is traced again
+    only for what it depends on."""
+
+    def __init__(self, round: int, session: int, stage: int, epoch: int, epochs: int) -> None:
+        self._values = {
+            "round": round,
+            "session": session,
+            "stage": stage,
+            "epoch": epoch,
+            "epochs": epochs,
+        }
+        self.read: set[str] = set()
+
+    def value(self, name: str) -> int:
+        self.read.add(name)
+        return self._values[name]
+
+    def key(self, names: Sequence[str]) -> tuple[int, ...]:
+        """The values of ``names``, without counting as a read."""
+        return tuple(self._values[name] for name in names)
+
+
+@dataclass(frozen=True)
+class View:
+    """One client, as its slots see it.
+
+    ``x`` is the current iterate (in ``after_step`` the one before the step; in ``terms`` the point
+    at which the gradient is taken). ``memory``, ``scratch``, ``sent`` and ``noise`` are the asking
+    part's own.
+    """
+
+    x: Tensor
+    received: Tensor
+    start: Tensor
+    initial: Tensor  # theta_0, the model the run began with
+    stats: Tensor
+    rate: Tensor  # of this step, after the parts' factors
+    base_rate: Tensor
+    count: Tensor  # n_i
+    clock: Clock
+    task: Task
+    batch: Batch | None = None
+    train: Batch | None = None  # all local data; only where a part asks for it
+    validation: Batch | None = None
+    memory: Tree = ()
+    kept: Tree = ()  # in ``upload``: the memory that ``client_end`` just made
+    scratch: Tree = ()
+    sent: Tree = ()
+    noise: Tree = ()
+    plain_grad: GradFn | None = None
+    decayed_full_grad: GradFn | None = None
+    advance_with: Callable[[Tensor, GradFn, Tree], tuple[Tensor, Tree]] | None = None
+    advance_init: Callable[[Tensor], Tree] | None = None
+    descend_with: Callable[[Tensor, float, int], Tensor] | None = None
+
+    @property
+    def epoch(self) -> int:
+        return self.clock.value("epoch")
+
+    @property
+    def epochs(self) -> int:
+        return self.clock.value("epochs")
+
+    @property
+    def session(self) -> int:
+        return self.clock.value("session")
+
+    @property
+    def stage(self) -> int:
+        return self.clock.value("stage")
+
+    @property
+    def round(self) -> int:
+        return self.clock.value("round")
+
+    @property
+    def layout(self) -> Layout:
+        return self.task.layout
+
+    def forward(self, theta: Tensor, batch: Batch) -> Any:
+        """Outputs of the model ``theta`` in evaluation mode."""
+        return self.task.forward(theta, batch, self.stats, False)
+
+    def loss(self, theta: Tensor, data: Batch) -> Tensor:
+        """Mean base loss of ``theta`` on ``data`` in evaluation mode."""
+        return data.mean(self.task.row_losses(self.forward(theta, data), data))
+
+    def grad(self, theta: Tensor) -> Tensor:
+        """Plain gradient of the base loss on this batch: no terms, wrappers or decay."""
+        assert self.plain_grad is not None, "grad is for slots inside the step"
+        return self.plain_grad(theta)
+
+    def full_grad(self, theta: Tensor) -> Tensor:
+        """Gradient of the base loss over all local data, weight decay included."""
+        assert self.decayed_full_grad is not None, "full_grad needs a part with train_data"
+        return self.decayed_full_grad(theta)
+
+    def advance_state(self, vector: Tensor) -> Tree:
+        """Fresh optimiser state for a second vector (see ``advance``)."""
+        assert self.advance_init is not None
+        return self.advance_init(vector)
+
+    def advance(self, vector: Tensor, gradient: GradFn, state: Tree) -> tuple[Tensor, Tree]:
+        """The method's own local optimiser applied to a second vector (a personal model)."""
+        assert self.advance_with is not None, "advance is for after_step"
+        return self.advance_with(vector, gradient, state)
+
+    def descend(self, theta: Tensor, rate: float, epoch: int) -> Tensor:
+        """One epoch of plain SGD from ``theta`` on the client's batches (questions only)."""
+        assert self.descend_with is not None, "descend is for questions"
+        return self.descend_with(theta, rate, epoch)
+
+
+@dataclass(frozen=True)
+class Uploads:
+    """What came up in a round, reduced. ``clients`` were accepted, in the order of the sums."""
+
+    clients: tuple[int, ...]
+    weights: tuple[float, ...]  # normalised
+    delta: Tensor  # the combined displacement
+    payload: Tree = ()  # of the asking part, reduced as it declares
+    stacked: Tensor | None = None  # [m, P], only for parts that need every upload
+    norms: tuple[float, ...] = ()  # |delta_i|, from the guard's pass
+    losses: tuple[float, ...] = ()
+    mean_steps: float = 0.0
+
+
+class Verbs(Protocol):
+    """How the server reaches clients outside training."""
+
+    def ask(
+        self, question: Callable[..., Tree], payload: Tree, members: Sequence[int]
+    ) -> list[Tree]:
+        """Put a question (a method of the part) to members; answers in their order."""
+        ...
+
+    def rehearse(self, theta: Tensor, rounds: int, rate: float) -> Tensor:
+        """Rounds of the very same method with all members from ``theta``; nothing is kept."""
+        ...
+
+    def remembered(self, members: Sequence[int]) -> list[int]:
+        """Those of ``members`` for whom the asking part keeps a memory."""
+        ...
+
+
+@dataclass(frozen=True)
+class ServerView:
+    """The server, as one part's slots see it."""
+
+    state: Tree
+    model: Model
+    initial: Tensor
+    round: int
+    session: int
+    stage: int
+    shift: Shift | None
+    members: Sequence[int]
+    cohort: Sequence[int]
+    task: Task
+    rate: float  # the clients' base rate of this round
+    verbs: Verbs | None = None
+    uploads: Uploads | None = None
+    sent: Tensor | None = None  # the vector that went down
+    noise: Tree = ()
+    models: tuple[Model, ...] = field(default=())
+
+    @property
+    def theta(self) -> Tensor:
+        return self.model.theta
+
+    @property
+    def layout(self) -> Layout:
+        return self.task.layout
+
+    @property
+    def payload(self) -> Tree:
+        assert self.uploads is not None, "payloads exist after aggregation"
+        return self.uploads.payload
+
+    @property
+    def reach(self) -> Verbs:
+        assert self.verbs is not None, (
+            "only session_start, begin, ask and session_end reach clients"
+        )
+        return self.verbs

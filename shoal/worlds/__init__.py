@@ -1,0 +1,1 @@
+"""Worlds: who is here, what changed, and what each client's data is, as seeded data."""

@@ -1,0 +1,98 @@
+"""A world of quadratic clients, for figures that can be checked by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from shoal.types import ClientData, Kind, Pool, Shift
+from shoal.worlds.base import Moment
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Some rounds with fixed members and losses ``0.5 sum_j a_ij (w_j - b_ij)^2``."""
+
+    rounds: int
+    members: tuple[int, ...]
+    a: tuple[tuple[float, ...], ...]
+    b: tuple[tuple[float, ...], ...]
+    n: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Quadratics:
+    """Segments one after another; ``kind`` is what changes between them."""
+
+    segments: tuple[Segment, ...]
+    kind: Kind = "members"
+    steps_per_epoch: int = 1
+    dtype: torch.dtype = torch.float64
+
+    @property
+    def rounds(self) -> int:
+        return sum(s.rounds for s in self.segments)
+
+    @property
+    def pad(self) -> int:
+        return 0
+
+    @cached_property
+    def _starts(self) -> tuple[int, ...]:
+        out = [0]
+        for segment in self.segments[:-1]:
+            out.append(out[-1] + segment.rounds)
+        return tuple(out)
+
+    def _index(self, round: int) -> int:
+        return max(i for i, start in enumerate(self._starts) if start <= round)
+
+    def at(self, round: int) -> Moment:
+        i = self._index(round)
+        segment, start = self.segments[i], self._starts[i]
+        shift = Shift(round, frozenset([self.kind])) if round == start and i > 0 else None
+        session, stage = (i, 0) if self.kind == "members" else (0, i)
+        return Moment(round, session, stage, segment.members, shift, round - start, segment.rounds)
+
+    def train(self, client: int, round: int) -> ClientData:
+        segment = self.segments[self._index(round)]
+        k = segment.members.index(client)
+        rows = self.steps_per_epoch
+        a = torch.tensor([segment.a[k]] * rows, dtype=self.dtype)
+        b = torch.tensor([segment.b[k]] * rows, dtype=self.dtype)
+        return ClientData(Pool(a, b), torch.arange(rows), b, segment.n[k])
+
+    def validation(self, client: int, round: int) -> ClientData | None:
+        return None
+
+    def tests(self, round: int) -> dict[str, ClientData]:
+        """The mean loss of the members here, weighted by their samples."""
+        segment = self.segments[self._index(round)]
+        a, b, n = (torch.tensor(v, dtype=self.dtype) for v in (segment.a, segment.b, segment.n))
+        return {"active": ClientData(Pool(a, b), torch.arange(len(n)), b, float(n.sum()), n)}
+
+    def saved(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "segments": [
+                {"rounds": s.rounds, "members": list(s.members), "a": s.a, "b": s.b, "n": s.n}
+                for s in self.segments
+            ],
+        }
+
+
+def still(
+    a: Sequence[Sequence[float]], b: Sequence[Sequence[float]], n: Sequence[float], rounds: int
+) -> Segment:
+    """A segment whose members are numbered from 0."""
+    return Segment(
+        rounds,
+        tuple(range(len(n))),
+        tuple(tuple(row) for row in a),
+        tuple(tuple(row) for row in b),
+        tuple(n),
+    )
