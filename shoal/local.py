@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -69,7 +70,7 @@ class Program:
     _filled: dict[str, tuple[tuple[int, Part], ...]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        slots = ("client_start", "batch", "terms", "grad", "rate", "after_step", "after_epoch")
+        slots: tuple[str, ...] = ("client_start", "batch", "terms", "grad", "rate", "after_step", "after_epoch")
         slots += ("stop", "client_end", "upload", "member_end")
         filled = {
             slot: tuple((i, p) for i, p in enumerate(self.method.parts) if p.fills(slot))
@@ -83,6 +84,22 @@ class Program:
     @property
     def local_optimizer(self) -> Part:
         return self.method.only("step") or self.optimizer
+
+    @cached_property
+    def keeps_memory(self) -> bool:
+        return any(p.fills("memory") for p in self.method.parts)
+
+    @cached_property
+    def plain_start(self) -> bool:
+        """Whether every client starts at the received model with no state of its own."""
+        states = ("scratch", "client_start")
+        filled = any(p.fills(slot) for p in self.method.parts for slot in states)
+        optimizer = self.local_optimizer
+        return not filled and not (getattr(optimizer, "momentum", 1.0) or optimizer.adaptive)
+
+    @cached_property
+    def noisy(self) -> bool:
+        return any(p.fills("noise_shapes") for p in self.method.parts)
 
     @property
     def needs_train(self) -> bool:

@@ -98,6 +98,7 @@ class Part:
     resets: ClassVar[Literal["nothing", "server", "both"]] = "server"
     sets_rate: ClassVar[bool] = False
     individual_uploads: ClassVar[bool] = False  # needs every upload, not their sum
+    adaptive: ClassVar[bool] = False  # a local optimiser that is not plain SGD
     one_model_only: ClassVar[bool] = False
     payload_once: ClassVar[Literal["round", "stage"]] = "round"
     eager_reason: ClassVar[str] = ""  # why it cannot be vectorised, if it cannot

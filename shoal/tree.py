@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-Tree = Any  # a Tensor, or a (Named)tuple of trees; the empty tuple is "no state"
+Tree = Any  # a Tensor, None, or a (Named)tuple of trees; the empty tuple is "no state"
 
 
 def leaves(tree: Tree) -> list[Tensor]:
-    return list(tree_flatten(tree)[0])
+    """All tensors, left to right; None is a place without a tensor."""
+    if tree is None:
+        return []
+    if isinstance(tree, tuple):
+        return [leaf for branch in tree for leaf in leaves(branch)]
+    return [tree]
+
+
+def apply(function: Callable[[Tensor], Any], tree: Tree) -> Tree:
+    """The same structure with ``function`` of every tensor."""
+    if tree is None:
+        return None
+    if isinstance(tree, tuple):
+        return _like(tree, [apply(function, branch) for branch in tree])
+    return function(tree)
 
 
 def rebuild(like: Tree, new_leaves: Sequence[Any]) -> Tree:
     """A tree of the same structure as ``like`` with other leaves."""
-    return tree_unflatten(list(new_leaves), tree_flatten(like)[1])
+    supply: Iterator[Any] = iter(new_leaves)
+    return apply(lambda leaf: next(supply), like)
 
 
-def apply(function: Callable[[Tensor], Any], tree: Tree) -> Tree:
-    return tree_map(function, tree)
+def _like(tree: tuple[Any, ...], branches: list[Any]) -> tuple[Any, ...]:
+    return type(tree)(*branches) if hasattr(tree, "_fields") else tuple(branches)
 
 
 def stack(trees: Sequence[Tree]) -> Tree:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, fx
@@ -20,12 +19,188 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from shoal.engines import trace_rules
 from shoal.engines.inplace import make_plan
 from shoal.engines.trace_blocks import use_blocks
-from shoal.engines.trace_clean import clean, fold_constants
+from shoal.engines.trace_clean import clean
 from shoal.engines.trace_emit import Bind, Run, write
-from shoal.errors import ShoalError
 
 Tensors = Sequence[Tensor]
 Step = Callable[[list[Tensor], list[Tensor], list[Tensor]], list[Tensor]]
 
 # Tracing changes global state of torch, so one thread at a time.
 _TRACING = threading.Lock()
+
+
+class Untraceable(Exception):
+    """The step cannot be recorded; the message says why in one sentence."""
+
+
+class Replay:
+    """A compiled step. It owns nothing but code and constants, so threads may share it.
+
+    ``source`` is the generated Python, for the curious; ``rewritten`` is false when the rewritten
+    step did not reproduce the recorded one, and the recording is replayed as it is.
+    """
+
+    def __init__(self, bind: Bind, source: str, shapes: list[torch.Size], rewritten: bool) -> None:
+        self._bind = bind
+        self._shapes = shapes
+        self.source = source
+        self.rewritten = rewritten
+
+    def bind(self, carry: Tensors, fixed: Tensors) -> Run:
+        """The step for these tensors: ``run(batch, rate)`` updates ``carry`` in place.
+
+        What depends on the fixed tensors alone is computed here and not again, so they must keep
+        their values for as long as the result is used. The binding has its own scratch memory:
+        one thread at a time may run it.
+        """
+        if [t.shape for t in (*carry, *fixed)] != self._shapes:
+            raise ValueError("the step was compiled for tensors of other shapes")
+        return self._bind(list(carry), list(fixed))
+
+    def __call__(
+        self, carry: Tensors, fixed: Tensors, batch: Tensors, rate: float | None = None
+    ) -> None:
+        """Do one step; ``carry`` is updated in place."""
+        self.bind(carry, fixed)(list(batch), 0.0 if rate is None else rate)
+
+
+def compile_step(
+    step: Step, carry: Tensors, fixed: Tensors, batch: Tensors, *, rate: int | None
+) -> Replay:
+    """Record ``step`` on tensors like these and return a fast equivalent.
+
+    ``rate`` is the number in ``fixed`` of the 0-d rate when it is one number for everybody; its
+    value then comes with every call, and the tensor is not read. Raises ``Untraceable``.
+    """
+    counts = (len(carry), len(fixed), len(batch))
+    with _TRACING, torch.inference_mode(False), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Attempted to insert a get_attr")
+        module = _record(step, [*carry, *fixed, *batch], counts)
+        plain = _write(module, counts, rate, rewrite=False)
+        try:
+            fast = _write(module, counts, rate, rewrite=True)
+        except Exception:  # a rewriting must never be the reason that training fails
+            fast = plain
+    shapes = [t.shape for t in (*carry, *fixed)]
+    if fast is not plain and _agree(plain[0], fast[0], carry, fixed, batch, rate):
+        return Replay(*fast, shapes, True)
+    return Replay(*plain, shapes, False)
+
+
+def _record(step: Step, tensors: list[Tensor], counts: tuple[int, int, int]) -> fx.GraphModule:
+    def flat(*args: Tensor) -> list[Tensor]:
+        given = iter(args)
+        groups = [[next(given) for _ in range(count)] for count in counts]
+        return list(step(*groups))
+
+    try:
+        module = _trace(flat, tensors)
+        if _mutates(module):
+            module = _trace(functionalize(flat), tensors)
+    except Exception as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise Untraceable(f"the step cannot be traced: {reason}") from error
+    if _mutates(module):
+        raise Untraceable("the step cannot be traced: it changes its inputs in place")
+    return module
+
+
+def _trace(flat: Callable[..., list[Tensor]], tensors: list[Tensor]) -> fx.GraphModule:
+    # Tensors made in inference mode cannot be differentiated, so trace on ordinary stand-ins.
+    stand_ins = [
+        torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device) for t in tensors
+    ]
+    tracer = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)
+    module: fx.GraphModule = tracer(*stand_ins)
+    return module
+
+
+def _mutates(module: fx.GraphModule) -> bool:
+    targets = (n.target for n in module.graph.nodes if n.op == "call_function")
+    return any(isinstance(t, OpOverload) and t._schema.is_mutable for t in targets)
+
+
+def _write(
+    recorded: fx.GraphModule, counts: tuple[int, int, int], rate: int | None, *, rewrite: bool
+) -> tuple[Bind, str]:
+    module = fx.GraphModule(recorded, _copied(recorded.graph))
+    nodes = [n for n in module.graph.nodes if n.op == "placeholder"]
+    carry, rest = nodes[: counts[0]], nodes[counts[0] :]
+    fixed, batch = rest[: counts[1]], rest[counts[1] :]
+    number = _rate_number(module.graph, fixed, rate, rewrite)
+    if rewrite:
+        _rewrite(module, carry[0])
+    plan = make_plan(module.graph, carry, fixed, overwrite=rewrite)
+    inputs = {"c": carry, "f": fixed, "b": batch, "rate": [number]}
+    return write(module, plan, inputs, bindings=rewrite)
+
+
+def _copied(graph: fx.Graph) -> fx.Graph:
+    copy = fx.Graph()
+    copy.output(copy.graph_copy(graph, {}))
+    return copy
+
+
+def _rate_number(
+    graph: fx.Graph, fixed: list[fx.Node], rate: int | None, rewrite: bool
+) -> fx.Node:
+    """An input for the rate as a Python number; nothing reads the tensor any more."""
+    last = [n for n in graph.nodes if n.op == "placeholder"][-1]
+    with graph.inserting_after(last):
+        number = graph.placeholder("rate")
+    number.meta["val"] = 0.5
+    if rate is None:
+        return number
+    if rewrite:
+        trace_rules.rate_as_number(graph, fixed[rate], number)
+    with graph.inserting_after(number):
+        kind = fixed[rate].meta["val"].dtype
+        tensor = graph.call_function(
+            torch.ops.aten.scalar_tensor.default, (number,), {"dtype": kind}
+        )
+    tensor.meta["val"] = fixed[rate].meta["val"]
+    fixed[rate].replace_all_uses_with(tensor)
+    graph.eliminate_dead_code()
+    return number
+
+
+def _rewrite(module: fx.GraphModule, theta: fx.Node) -> None:
+    clean(module)
+    trace_rules.simplify_losses(module)
+    trace_rules.pool_before_relu(module.graph)
+    clean(module)
+    use_blocks(module, theta)
+    trace_rules.scale_inside_sums(module.graph)
+    module.graph.lint()
+
+
+def _agree(
+    plain: Bind, fast: Bind, carry: Tensors, fixed: Tensors, batch: Tensors, rate: int | None
+) -> bool:
+    """Whether the rewritten step does what the recorded one does, on the tensors at hand."""
+    value = 0.0 if rate is None else float(fixed[rate])
+    results: list[list[Tensor]] = []
+    with torch.inference_mode():
+        for bind in (plain, fast):
+            own = [t.clone() for t in carry]
+            try:
+                bind(own, list(fixed))(list(batch), value)
+            except Exception:
+                if bind is plain:
+                    raise
+                return False
+            results.append(own)
+        return all(_close(a, b) for a, b in zip(*results, strict=True))
+
+
+def _close(a: Tensor, b: Tensor) -> bool:
+    if not a.is_floating_point():
+        return bool((a == b).all())
+    if not bool(torch.isfinite(a).all()):
+        return torch.equal(torch.isfinite(a), torch.isfinite(b))
+    tolerance = 1e-10 if a.dtype == torch.float64 else 1e-4
+    difference = (a - b).norm(dtype=torch.float64)
+    return bool(difference <= tolerance * a.norm(dtype=torch.float64) + 1e-30)
+
+
+__all__ = ["Replay", "Untraceable", "compile_step"]

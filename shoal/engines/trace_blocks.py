@@ -134,10 +134,10 @@ def _accumulate_last(graph_module: fx.GraphModule, node: fx.Node, theta: fx.Node
         if gradient is None or not full:
             return
         # Best of all the parameters themselves, then anything that needs no scaling first.
-        first = min(full, key=lambda t: (t[1] is not 1 and t[1] != 1, t[0].op != "placeholder"))
+        first = min(full, key=lambda t: (_scaled(t[1]), t[0].op != "placeholder"))
         rest.remove(first)
         total = first[0]
-        if isinstance(first[1], fx.Node) or first[1] != 1:
+        if _scaled(first[1]):
             total = insert(graph, aten.mul.Tensor, *first)
         for term, factor in rest:
             total = insert(graph, aten.add.Tensor, total, term, alpha=factor)
@@ -205,3 +205,7 @@ def _product(graph_module: fx.GraphModule, node: fx.Node) -> tuple[fx.Node, ...]
                 ones = torch.ones(clients, 1, count, dtype=dtype(node))
                 return store_constant(graph_module, ones, node), rows  # type: ignore[return-value]
     return ()
+
+
+def _scaled(factor: Any) -> bool:
+    return isinstance(factor, fx.Node) or bool(factor != 1)

@@ -68,7 +68,7 @@ def _drop_nothing(_: fx.GraphModule, node: fx.Node) -> fx.Node | None:
         return source
     if name in _SAME_SHAPE_VIEWS and alike(node, source):
         return source
-    if name == "_to_copy" and alike(node, source):
+    if name in ("_to_copy", "clone") and alike(node, source):
         return source
     if name in ("mul", "div") and node.args[1] == 1 and same_kind(node, source):
         return source

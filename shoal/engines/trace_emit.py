@@ -52,14 +52,15 @@ class Writer:
             return repr(arg)
         if isinstance(arg, float) and math.isfinite(arg):
             return repr(arg)
-        return self.known(arg, "k")
+        return self.known(arg, "value")
 
     def known(self, thing: Any, prefix: str) -> str:
         """A name for an object that the source cannot spell."""
         for name, other in self.globals.items():
             if other is thing:
                 return name
-        name = f"{prefix}{len(self.globals)}"
+        # Nodes are called after operators ("view_4"); these names can never be the same.
+        name = f"G{len(self.globals)}_{prefix}"
         self.globals[name] = thing
         return name
 
@@ -85,8 +86,8 @@ class Writer:
         if self.bindings and isinstance(target, OpOverload) and name not in _KEEP_OVERLOAD:
             for space in (torch._C._VariableFunctions, torch._C._nn):
                 if found := getattr(space, name, None):
-                    return self.known(found, f"{name}_")
-        return self.known(target, f"{name}_")
+                    return self.known(found, name)
+        return self.known(target, name)
 
     def _is_method(self, node: fx.Node, name: str) -> bool:
         if name == "_unsafe_view":
@@ -125,10 +126,10 @@ class Writer:
         name = op_name(node)
         donor = self.plan.over[node]
         if name == "threshold_backward":
-            function = self.known(aten.threshold_backward.grad_input._op, "threshold_backward_")
+            function = self.known(aten.threshold_backward.grad_input._op, "threshold_backward")
             args = ", ".join(self.text(a) for a in node.args)
             self.add(node, f"{function}({args}, grad_input={home})")
-        elif node.args[0] is donor and name != "pow":
+        elif node.args[0] is donor and hasattr(Tensor, f"{name}_"):
             rest = [self.text(a) for a in node.args[1:]]
             rest += [f"{k}={self.text(v)}" for k, v in node.kwargs.items()]
             self.add(node, f"{home}.{name}_({', '.join(rest)})")
@@ -203,7 +204,7 @@ def write(
             writer.names[node] = letter if letter == "rate" else f"{letter}{k}"
     for node in module.graph.nodes:
         if node.op == "get_attr":
-            writer.names[node] = writer.known(getattr(module, str(node.target)), "constant_")
+            writer.names[node] = writer.known(getattr(module, str(node.target)), "constant")
         elif node.op == "call_function":
             writer.emit(node)
     for home, new in plan.copies():
@@ -238,7 +239,7 @@ def _with_deletions(body: list[tuple[str, str, list[str]]]) -> list[str]:
     for k, (line, _, _) in enumerate(body):
         lines.append(line)
         gone = [name for name, end in last.items() if end == k]
-        if gone:
+        if gone and k < len(body) - 1:
             lines.append(f"del {', '.join(gone)}")
     return lines
 

@@ -2,120 +2,96 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
-from shoal import catalog
+from shoal.errors import UserError
 from shoal.federation import Settings
 from shoal.local import Program
 from shoal.method import Method
 from shoal.parts.local_sgd import Sgd
 from shoal.task import QuadraticTask
 from shoal.verify.recorder import Recorder
+from shoal.verify.registry import BUILDERS, Case, names_of
 from shoal.worlds.quadratic import Quadratics, Segment
-
-Case = dict[str, Any]
-Hyper = dict[str, Any]
-
-
-def _adaptive(h: Hyper) -> dict[str, Any]:
-    v_init = h.get("v_init", "tau**2")
-    out = {k: h[k] for k in ("eta_g", "beta1", "beta2", "tau") if k in h}
-    return {**out, "v_init": None if v_init == "tau**2" else v_init}
-
-
-def _pick(h: Hyper, *names: str, **renamed: str) -> dict[str, Any]:
-    out = {name: h[name] for name in names if name in h}
-    return out | {ours: h[theirs] for ours, theirs in renamed.items() if theirs in h}
-
-
-def _dynamic_init(h: Hyper) -> Method:
-    settings = _pick(h, "P", "V", "R", "similarity", "first_session")
-    return catalog.dynamic_init(**settings, probe_rate=h["probe_eta"] / h["eta"])
-
-
-def _fedagg(h: Hyper) -> Method:
-    picked = _pick(h, "alpha", "feedback", "eta_min", "eta_max", epochs="L")
-    return catalog.fedagg(**picked)
-
-
-BUILDERS: dict[str, Callable[[Hyper], Method]] = {
-    "FedAvg": lambda h: catalog.fedavg(),
-    "FedProx": lambda h: catalog.fedprox(mu=h["mu"]),
-    "SCAFFOLD": lambda h: catalog.scaffold(**_pick(h, "option", "eta_g")),
-    "FedAvgM": lambda h: catalog.fedavgm(**_pick(h, "beta", "eta_g", "nesterov")),
-    "FedAdam": lambda h: catalog.fedadam(**_adaptive(h)),
-    "FedYogi": lambda h: catalog.fedyogi(**_adaptive(h)),
-    "FedAdagrad": lambda h: catalog.fedadagrad(
-        **{k: v for k, v in _adaptive(h).items() if k != "beta2"}
-    ),
-    "FedInit": lambda h: catalog.fedinit(**_pick(h, "beta", "aggregate")),
-    "FLASH": lambda h: catalog.flash(
-        **_pick(h, "gamma", "eta_g", "beta1", "beta2", "tau", "guard", "l0")
-    ),
-    "SPECIAL": lambda h: catalog.special(lam=h["lambda"]),
-    "SPECIAL-C": lambda h: catalog.special_c(lam=h["lambda"], every=h["prox_every"]),
-    "DynamicInit": _dynamic_init,
-    "Previous": lambda h: catalog.previous(**_pick(h, "P", "first_session")),
-    "Average": lambda h: catalog.average(**_pick(h, "P", "first_session")),
-    "FedAgg": _fedagg,
-}
 
 
 def method_of(case: Case) -> Method:
     """The catalog entry, or a composition ``A + B``, with a recorder behind it."""
     hyper = case["hyperparameters"]
-    names = case["method"].split(" + ")
-    method = BUILDERS[names[0]](hyper)
-    for name in names[1:]:
+    first, *others = names_of(case)
+    method = BUILDERS[first](hyper)
+    for name in others:
         method = method | BUILDERS[name](hyper)
     return method | Method("recorder", (Recorder(),))
 
 
+def start_of(case: Case) -> tuple[float, ...]:
+    """The initial model; the first one where there are several."""
+    several = case["hyperparameters"].get("models_init")
+    return tuple(case["w0"] if "w0" in case else several[0])
+
+
 def world_of(case: Case) -> Quadratics:
-    problem, hyper = case["problem"], case["hyperparameters"]
+    """The quadratics of kinds ``rounds``, ``tasks`` and ``sessions``."""
+    problem, hyper, width = case["problem"], case["hyperparameters"], len(start_of(case))
     rows = int(hyper.get("steps_per_epoch", 1))
     if case["kind"] == "tasks":
         rounds = hyper["rounds_per_task"]
-        parts = tuple(_segment(p, rounds, 0) for p in problem["tasks"])
-        return Quadratics(parts, "domain", rows)
+        tasks = tuple(segment(p, rounds, width) for p in problem["tasks"])
+        return Quadratics(tasks, "domain", rows)
     if case["kind"] == "sessions":
-        offsets, total = [], 0
-        for group in problem["groups"]:
+        groups, offsets, total = problem["groups"], list[int](), 0
+        for group in groups:
             offsets.append(total)
             total += len(group["n"])
-        parts = tuple(
-            _segment(problem["groups"][g], hyper["T"], offsets[g]) for g in problem["session_group"]
+        sessions = (
+            segment(groups[g], hyper["T"], width, offsets[g]) for g in problem["session_group"]
         )
-        return Quadratics(parts, "members", rows)
-    return Quadratics((_segment(problem, hyper["rounds"], 0),), "members", rows)
+        return Quadratics(tuple(sessions), "members", rows)
+    return Quadratics((segment(problem, hyper["rounds"], width),), "members", rows)
 
 
-def _segment(problem: dict[str, Any], rounds: int, offset: int) -> Segment:
-    freeze: Callable[[Any], tuple[tuple[float, ...], ...]] = lambda m: tuple(tuple(r) for r in m)  # noqa: E731
-    members = tuple(range(offset, offset + len(problem["n"])))
-    return Segment(rounds, members, freeze(problem["a"]), freeze(problem["b"]), tuple(problem["n"]))
+def segment(problem: dict[str, Any], rounds: int, width: int, offset: int = 0) -> Segment:
+    """One quadratic for so many rounds; clients are numbered from ``offset``."""
+    a, b = (tuple(tuple(row) for row in problem[name]) for name in ("a", "b"))
+    n = tuple(problem["n"])
+    if not len(a) == len(b) == len(n) > 0 or any(len(row) != width for row in (*a, *b)):
+        raise UserError(f"a, b and n must have one entry a client, a and b {width} numbers in each")
+    return Segment(rounds, tuple(range(offset, offset + len(n))), a, b, n)
 
 
 def settings_of(case: Case) -> Settings:
     """Everything ``play_round`` needs, in float64 with full gradients."""
     hyper = case["hyperparameters"]
     sizes = tuple((name, size) for name, size in case["problem"].get("layout", ()))
-    task = QuadraticTask(tuple(case["w0"]), sizes)
     sgd = Sgd(momentum=hyper.get("momentum", 0.0), weight_decay=hyper.get("weight_decay", 0.0))
-    method = method_of(case)
-    program = Program(method, task, sgd)
+    world = world_of(case)
     steps = hyper.get("K")
     epochs = hyper.get("E") or hyper.get("L") or (max(steps) if isinstance(steps, list) else steps)
-    rate = hyper.get("eta", hyper.get("eta0"))
-    cohorts = case.get("participation")
+    rate = hyper["eta"] if "eta" in hyper else hyper["eta0"]
     return Settings(
-        program,
-        world_of(case),
+        Program(method_of(case), QuadraticTask(start_of(case), sizes), sgd),
+        world,
         seed=0,
         rates=lambda moment: (rate,) * epochs,
-        cohorts=None if cohorts is None else tuple(tuple(c) for c in cohorts),
+        cohorts=cohorts_of(case.get("participation"), world),
         uniform=hyper["aggregation"] == "uniform",
         batch=1,
         steps=tuple(steps) if isinstance(steps, list) else None,
     )
+
+
+def cohorts_of(
+    given: Sequence[Sequence[int]] | None, world: Quadratics
+) -> tuple[tuple[int, ...], ...] | None:
+    """The prescribed participants of every round; None is everybody."""
+    if given is None:
+        return None
+    cohorts = tuple(tuple(cohort) for cohort in given)
+    if len(cohorts) != world.rounds:
+        raise UserError(f"participation lists {len(cohorts)} rounds, there are {world.rounds}")
+    for index, cohort in enumerate(cohorts):
+        if not cohort or not set(cohort) <= set(world.at(index).members):
+            raise UserError(f"participation of round {index} is {list(cohort)}, not clients there")
+    return cohorts

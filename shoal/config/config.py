@@ -1,0 +1,169 @@
+"""What a config may say. A field's description completes the sentence "must be ..."."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from shoal.config.messages import Place, nowhere, translated
+from shoal.config.problem import Problem
+from shoal.config.schedule import Schedule
+
+FORMAT = 1
+
+
+def _no_bool(value: Any) -> Any:
+    """YAML's yes and no are no numbers."""
+    if isinstance(value, bool):
+        raise ValueError("a truth value is no number")
+    return value
+
+
+Count = Annotated[int, BeforeValidator(_no_bool), Field(ge=1)]
+Whole = Annotated[int, BeforeValidator(_no_bool), Field(ge=0)]
+Positive = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, allow_inf_nan=False)]
+Share = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, le=1)]
+Below1 = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, lt=1)]
+
+
+class Strict(BaseModel):
+    """Unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Named(BaseModel):
+    """A name and that thing's own options, which its registry checks."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    name: str = Field(description="a name")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+
+class ModelChoice(Named):
+    name: str = Field("mlp", description="the name of a model")
+    init: str = Field("random", description="random, or the path of a .safetensors file")
+
+
+class Local(Strict):
+    """Training on one client."""
+
+    epochs: Count = Field(1, description="a whole number of at least 1")
+    steps: Count | tuple[Count, ...] | None = Field(
+        None, description="at most so many local steps a round (a whole number above 0), or null"
+    )
+    batch: Count | None = Field(32, description="a whole number above 0, or null for all rows")
+    rate: Positive = Field(0.05, description="a number above 0")
+    optimizer: Literal["sgd", "adam", "adamw"] = Field("sgd", description="sgd, adam or adamw")
+    momentum: Below1 = Field(0.0, description="a number from 0 up to, not including, 1")
+    weight_decay: NotNegative = Field(0.0, description="a number of at least 0")
+    clip: Positive | None = Field(None, description="a number above 0, or null")
+    schedule: Schedule = Field(default_factory=Schedule, description="a schedule")
+    shuffle: bool = Field(True, description="true or false")
+    validation: Below1 | Literal["auto"] = Field(
+        "auto", description="a share from 0 up to 1, or auto"
+    )
+    augment: Literal["none"] = Field("none", description="none")
+
+    @field_validator("schedule", mode="before")
+    @classmethod
+    def _short(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+
+class Evaluate(Strict):
+    """Which accuracy a round's record carries, and how often."""
+
+    on: Literal["active", "global", "members", "tasks"] = Field(
+        "active", description="active, global, members or tasks"
+    )
+    every: Count = Field(1, description="a whole number of at least 1")
+
+
+class GuardRules(Strict):
+    """Which uploads are averaged, and how many make a round."""
+
+    enabled: bool = Field(True, description="true or false")
+    quorum: Count | Share = Field(0.5, description="a number of clients, or a share up to 1.0")
+    retries: Whole = Field(3, description="a whole number of at least 0")
+    norm: Positive | None = Field(None, description="a number above 0, or null")
+
+
+class Checkpoint(Strict):
+    """``auto`` is every 20 seconds; nothing but survival depends on it."""
+
+    every: Count | Literal["auto"] = Field("auto", description="a number of rounds, or auto")
+
+
+class Config(Strict):
+    """A whole run."""
+
+    format: Literal[1] = Field(FORMAT, description=f"{FORMAT}, the format this version reads")
+    seed: Whole = Field(0, description="a whole number of at least 0")
+    device: str = Field(
+        "auto", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$", description="auto, cpu, cuda, cuda:1 or mps"
+    )
+    problem: Problem | None = Field(None, description="quadratic, or null")
+    data: Named = Field(default_factory=lambda: Named(name="digits"), description="a data set")
+    model: ModelChoice = Field(default_factory=ModelChoice, description="a model")
+    world: Named = Field(default_factory=lambda: Named(name="churn"), description="a world")
+    participation: Count | Share = Field(
+        1.0, description="a number of members above 0, or a share such as 0.2"
+    )
+    sampling: Literal["fixed", "bernoulli"] = Field("fixed", description="fixed or bernoulli")
+    weights: Literal["samples", "uniform"] | None = Field(
+        None, description="samples, uniform, or null for the method's own choice"
+    )
+    local: Local = Field(default_factory=Local, description="settings of local training")
+    method: str | dict[str, dict[str, Any] | None] | list[str | dict[str, dict[str, Any] | None]] = (
+        Field("fedavg", description="a method's name, {name: {setting: value}}, or a list of those")
+    )
+    evaluate: Evaluate = Field(default_factory=Evaluate, description="settings of evaluation")
+    engine: Literal["auto", "loop", "vectorized", "processes"] = Field(
+        "auto", description="auto, loop, vectorized or processes"
+    )
+    guard: GuardRules = Field(default_factory=GuardRules, description="settings of the guard")
+    checkpoint: Checkpoint = Field(
+        default_factory=Checkpoint, description="settings of checkpoints"
+    )
+
+    @field_validator("data", "model", "world", "problem", mode="before")
+    @classmethod
+    def _short(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _one_subject(self) -> Config:
+        given = self.model_fields_set & {"data", "model", "world"}
+        if self.problem is not None and given:
+            raise ValueError(f"a problem brings its own world and data; leave out {min(given)!r}")
+        return self
+
+    def complete(self) -> dict[str, Any]:
+        """Every key and its value, as plain JSON and YAML values."""
+        values: dict[str, Any] = self.model_dump(mode="json")
+        for key in ("data", "model", "world") if self.problem else ("problem",):
+            del values[key]
+        return values
+
+
+def from_mapping(values: Mapping[str, Any], place: Place = nowhere) -> Config:
+    """A checked config; ``place`` says where in a file a key stands."""
+    try:
+        return Config.model_validate(dict(values))
+    except ValidationError as error:
+        raise translated(error, Config, place) from None

@@ -1,0 +1,80 @@
+"""YAML files: numbers as people write them, no key twice, and a line for every key."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from shoal.config.config import Config, from_mapping
+from shoal.config.messages import Path as KeyPath
+from shoal.config.messages import dotted
+from shoal.config.overrides import applied
+from shoal.errors import UserError
+
+
+class Loader(yaml.SafeLoader):
+    """YAML 1.1 reads ``1e-3`` as a string; here it is a number, as in YAML 1.2."""
+
+
+Loader.yaml_implicit_resolvers = {
+    key: list(pairs) for key, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
+
+
+def load(path: Path, overrides: Sequence[str] = ()) -> Config:
+    """The config in a file, with ``key=value`` overrides."""
+    values, lines = read(path)
+
+    def place(key: KeyPath) -> str:
+        line = lines.get(key)
+        return f"{path.name}, line {line}: " if line else f"{path.name}: "
+
+    return from_mapping(applied(values, overrides), place)
+
+
+def read(path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
+    """A file's mapping, and the line of every key."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read ({_flat(error)})") from None
+    try:
+        node = yaml.compose(text, Loader)
+        values = yaml.load(text, Loader)  # noqa: S506 (a SafeLoader)
+    except yaml.YAMLError as error:
+        raise UserError(f"{path.name}: is no YAML ({_flat(error)})") from None
+    if values is None:
+        return {}, {}
+    if not isinstance(values, dict):
+        raise UserError(f"{path.name}: must be a mapping of keys to values")
+    lines: dict[KeyPath, int] = {}
+    _note_lines(path.name, node, (), lines)
+    return values, lines
+
+
+def _note_lines(file: str, node: Any, path: KeyPath, lines: dict[KeyPath, int]) -> None:
+    if isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            lines[(*path, index)] = item.start_mark.line + 1
+            _note_lines(file, item, (*path, index), lines)
+    if not isinstance(node, yaml.MappingNode):
+        return
+    for key, value in node.value:
+        here, line = (*path, str(key.value)), key.start_mark.line + 1
+        if here in lines:
+            raise UserError(f"{file}, line {line}: {dotted(here)} was given before, in line {lines[here]}")
+        lines[here] = line
+        _note_lines(file, value, here, lines)
+
+
+def _flat(error: Exception) -> str:
+    return " ".join(str(error).split())

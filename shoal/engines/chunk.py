@@ -1,0 +1,170 @@
+"""Some clients of an order, laid out as tensors with the client as the first axis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from shoal import tree
+from shoal.engines.base import Member, Order
+from shoal.engines.batches import batch_rows, epoch_order, steps_an_epoch, whole
+from shoal.local import Given, Local
+from shoal.types import Batch, ClientData
+
+
+class Piece(NamedTuple):
+    """Clients ``begin..end`` of a chunk that take the same kind of batch at a step."""
+
+    begin: int
+    end: int
+    length: int  # rows of the batch, padding included
+    ragged: bool  # some rows are padding
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Members in the order in which they run: those with the most steps first."""
+
+    order: Order
+    members: tuple[Member, ...]
+    rows: Tensor  # [C, n] rows of the pool, padded with the first
+    labels: Tensor  # [C, n, ...]
+    weights: Tensor | None  # [C, n] of the rows inside the loss
+    counts: tuple[int, ...]
+
+    @classmethod
+    def of(cls, order: Order, members: Sequence[Member]) -> Chunk:
+        """Lay out members; they must share one pool."""
+        counts = tuple(len(m.train) for m in members)
+        if min(counts) == max(counts):
+            rows = torch.stack([m.train.rows for m in members])
+            labels = torch.stack([m.train.labels for m in members])
+        else:
+            rows = torch.nn.utils.rnn.pad_sequence([m.train.rows for m in members], True)
+            labels = torch.nn.utils.rnn.pad_sequence([m.train.labels for m in members], True)
+        weights = None
+        if members[0].train.weight is not None:
+            own = [m.train.weight for m in members if m.train.weight is not None]
+            weights = torch.nn.utils.rnn.pad_sequence(own, True)
+        return cls(order, tuple(members), rows, labels, weights, counts)
+
+    @property
+    def pool_x(self) -> Tensor:
+        return self.members[0].train.pool.x
+
+    def given(self) -> Given:
+        """Memories stacked over clients; what all clients share is not."""
+        order, theta = self.order, self.order.model.theta
+        counts = torch.tensor([m.train.count for m in self.members], dtype=theta.dtype)
+        if not order.program.keeps_memory:
+            none = ((),) * len(order.program.method.parts)
+            return Given(theta, order.initial, order.model.stats, counts, none, order.sent)
+        memories = tree.stack([order.given(m).memories for m in self.members])
+        return Given(theta, order.initial, order.model.stats, counts, memories, order.sent)
+
+    def local(self) -> Local:
+        """All data of every client, padded, as far as the method asks to see it."""
+        program = self.order.program
+        train = _stacked([m.train for m in self.members]) if program.needs_train else None
+        validation = None
+        if program.needs_validation:
+            validation = _stacked([m.validation or m.train for m in self.members])
+        return Local(train, validation)
+
+    def steps(self, done: Sequence[int]) -> list[int]:
+        """How many steps each client takes in the next epoch."""
+        out = []
+        for member, rows, before in zip(self.members, self.counts, done, strict=True):
+            left = steps_an_epoch(self.order, rows)
+            out.append(left if member.steps is None else max(0, min(left, member.steps - before)))
+        return out
+
+    def pieces(self, step: int, steps: Sequence[int]) -> Iterator[Piece]:
+        """Contiguous clients that take this step with the same kind of batch."""
+        begin, kind = 0, self._kind(0, step, steps)
+        for i in range(1, len(steps) + 1):
+            now = self._kind(i, step, steps) if i < len(steps) else None
+            if now != kind:
+                if kind is not None:
+                    yield Piece(begin, i, *kind)
+                begin, kind = i, now
+
+    def _kind(self, i: int, step: int, steps: Sequence[int]) -> tuple[int, bool] | None:
+        if step >= steps[i]:
+            return None
+        full = batch_rows(self.order, self.counts[i])
+        real = min(full, self.counts[i] - step * full)
+        return (full, real < full) if self.order.pad else (real, False)
+
+    def epoch(self, epoch: int) -> Epoch:
+        """The rows and labels of this epoch in their drawn order."""
+        clients = [m.client for m in self.members]
+        positions = epoch_order(self.order, clients, list(self.counts), epoch)
+        labels = self.labels
+        index = positions
+        while index.dim() < labels.dim():
+            index = index.unsqueeze(-1)
+        labels = labels.gather(1, index.expand(*positions.shape, *labels.shape[2:]))
+        weights = None if self.weights is None else self.weights.gather(1, positions)
+        return Epoch(self, self.rows.gather(1, positions), labels, weights)
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """A chunk's rows in the order of one epoch."""
+
+    chunk: Chunk
+    rows: Tensor
+    labels: Tensor
+    weights: Tensor | None
+
+    def batch(self, piece: Piece, step: int, begin: int, end: int) -> Batch:
+        """``[end - begin, length, ...]`` rows of this step for some clients of a piece."""
+        first = step * batch_rows(self.chunk.order, self.chunk.counts[piece.begin])
+        span = slice(first, first + piece.length)
+        rows, labels = self.rows[begin:end, span], self.labels[begin:end, span]
+        weight = None if self.weights is None else self.weights[begin:end, span]
+        if piece.ragged:
+            rows, labels, weight = self._padded(rows, labels, weight, piece, first, begin, end)
+        x = self.chunk.pool_x
+        found = x.index_select(0, rows.reshape(-1))
+        return Batch(found.view(end - begin, piece.length, *x.shape[1:]), labels, weight)
+
+    def _padded(
+        self,
+        rows: Tensor,
+        labels: Tensor,
+        weight: Tensor | None,
+        piece: Piece,
+        first: int,
+        begin: int,
+        end: int,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        missing = piece.length - rows.shape[1]
+        if missing > 0:
+            rows = torch.nn.functional.pad(rows, (0, missing))
+            grow = (0, 0) * (labels.dim() - 2) + (0, missing)
+            labels = torch.nn.functional.pad(labels, grow)
+        dtype = self.chunk.order.model.theta.dtype
+        position = torch.arange(first, first + piece.length)
+        counts = torch.tensor(self.chunk.counts[begin:end])
+        real = (position[None, :] < counts[:, None]).to(dtype)
+        if weight is not None:
+            real = real * torch.nn.functional.pad(weight, (0, max(0, missing)))
+        return rows, labels, real
+
+
+def _stacked(data: Sequence[ClientData]) -> Batch:
+    """``[C, n, ...]`` with padding weighed 0, or no weights when all clients are equally long."""
+    parts = [whole(d) for d in data]
+    sizes = [p.x.shape[0] for p in parts]
+    pad = torch.nn.utils.rnn.pad_sequence
+    x, y = pad([p.x for p in parts], True), pad([p.y for p in parts], True)
+    if min(sizes) == max(sizes) and all(p.weight is None for p in parts):
+        return Batch(x, y)
+    ones = [p.x.new_ones(p.x.shape[0]) if p.weight is None else p.weight for p in parts]
+    return Batch(x, y, pad(ones, True))

@@ -1,0 +1,168 @@
+"""A program's functions over a chunk of clients, traced once for each shape and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+from torch.func import vmap
+
+from shoal import tree
+from shoal.engines.trace import Replay, compile_step
+from shoal.local import Carry, Ended, Given, Local, Program
+from shoal.tree import Tree
+from shoal.types import Batch, Work
+from shoal.view import Clock
+
+_SHARED = Given(None, None, None, 0, 0, None)  # type: ignore[arg-type]  # vmap axes of a Given
+
+
+class Compiled:
+    """One program, stacked (clients on the first axis) or for one client at a time.
+
+    Functions see ``[C, ...]`` tensors either way; unstacked, C is 1 and the axis is dropped inside.
+    """
+
+    def __init__(self, program: Program, stacked: bool) -> None:
+        self.program = program
+        self.stacked = stacked
+        self._steps: dict[Any, tuple[tuple[str, ...], dict[Any, Replay]]] = {}
+
+    # ---- functions that are not worth tracing: once a round or an epoch -------------------------
+    def start(self, given: Given, rate: Tensor, local: Local, clock: Clock) -> tuple[Tensor, Carry]:
+        """Start points and fresh carries of all clients, in memory of their own."""
+        clients = given.count.shape[0]
+        program = self.program
+        if program.plain_start:
+            x = given.received.expand(clients, -1).clone()
+            stats = given.stats.expand(clients, -1).clone()
+            none = ((),) * len(program.method.parts)
+            return given.received, Carry(x, stats, none, (), x.new_zeros(clients))
+        axes = _local_axes(local)
+        function: Callable[..., Any] = lambda g, loc: program.start(g, rate, loc, clock)  # noqa: E731
+        start, carry = vmap(function, in_dims=(_SHARED, axes))(given, local)
+        return start.clone(), tree.clone(carry)
+
+    def epoch_end(
+        self, given: Given, start: Tensor, carry: Carry, rate: Tensor, local: Local, clock: Clock
+    ) -> tuple[Carry, Tensor]:
+        axes = _local_axes(local)
+        function: Callable[..., Any] = lambda g, s, c, loc: self.program.epoch_end(  # noqa: E731
+            g, s, c, rate, loc, clock
+        )
+        dims = (_SHARED, 0 if start.dim() == 2 else None, 0, axes)
+        moved, stop = vmap(function, in_dims=dims)(given, start, carry, local)
+        return tree.clone(moved), stop
+
+    def end(
+        self,
+        given: Given,
+        start: Tensor,
+        carry: Carry,
+        work: Work,
+        rate: Tensor,
+        local: Local,
+        clock: Clock,
+    ) -> Ended:
+        if not (self.program.fillers("client_end") or self.program.fillers("upload")):
+            none = ((),) * len(self.program.method.parts)
+            return Ended(carry.x - given.received, carry.stats, none, given.memories)
+        axes = _local_axes(local)
+        function: Callable[..., Any] = lambda g, s, c, w, loc: self.program.end(  # noqa: E731
+            g, s, c, w, rate, loc, clock
+        )
+        dims = (_SHARED, 0 if start.dim() == 2 else None, 0, 0, axes)
+        ended: Ended = vmap(function, in_dims=dims)(given, start, carry, work, local)
+        return ended
+
+    # ---- the step ---------------------------------------------------------------------------------
+    def step(
+        self,
+        given: Given,
+        start: Tensor,
+        carry: Carry,
+        batch: Batch,
+        rate: Tensor,
+        noise: tuple[Tree, ...],
+        clock: Clock,
+    ) -> tuple[Replay, list[Tensor], list[Tensor]]:
+        """The replay for these shapes, and the carry and fixed tensors to bind it to."""
+        flat = tree.leaves(carry)
+        fixed = [rate, *tree.leaves((given, start))]
+        moving = tree.leaves((batch, noise))
+        if not self.stacked:
+            flat, moving = [t[0] for t in flat], [t[0] for t in moving]
+            fixed = [rate, *tree.leaves((_first_client(given), _first_row(start)))]
+        shape = tuple((t.shape, t.stride(), t.dtype) for t in (*flat, *moving))
+        names, known = self._steps.get(shape, ((), {}))
+        key = clock.key(names)
+        if key not in known:
+            replay = self._compile(given, start, carry, batch, noise, clock, flat, fixed, moving)
+            names = tuple(sorted({*names, *clock.read}))
+            key = clock.key(names)
+            known = {key: replay} if names != self._steps.get(shape, ((), {}))[0] else known
+            known[key] = replay
+            self._steps[shape] = (names, known)
+        return known[key], flat, fixed
+
+    def _compile(
+        self,
+        given: Given,
+        start: Tensor,
+        carry: Carry,
+        batch: Batch,
+        noise: tuple[Tree, ...],
+        clock: Clock,
+        flat: Sequence[Tensor],
+        fixed: Sequence[Tensor],
+        moving: Sequence[Tensor],
+    ) -> Replay:
+        program = self.program
+
+        def one(given: Given, start: Tensor, carry: Carry, batch: Batch, noise: Tree, rate: Tensor) -> Carry:  # noqa: E501
+            return program.step(given, start, carry, batch, rate, noise, clock)
+
+        def step(new: list[Tensor], held: list[Tensor], moved: list[Tensor]) -> list[Tensor]:
+            c, (g, s) = tree.rebuild(carry, new), tree.rebuild((given, start), held[1:])
+            b, n = tree.rebuild((batch, noise), moved)
+            if not self.stacked:
+                return tree.leaves(one(g, s, c, b, n, held[0]))
+            dims = (_SHARED, 0 if s.dim() == 2 else None, 0, _axes(b), 0, None)
+            return tree.leaves(vmap(one, in_dims=dims)(g, s, c, b, n, held[0]))
+
+        rate_index = None if program.fillers("rate") else 0
+        return compile_step(step, flat, fixed, moving, rate=rate_index)
+
+
+def _axes(batch: Batch | None) -> Batch | None:
+    """The client axis of every tensor of a batch, in the form ``vmap`` wants."""
+    if batch is None:
+        return None
+    axes: Batch = tree.apply(lambda leaf: 0, batch)
+    return axes
+
+
+def _local_axes(local: Local) -> Any:
+    return Local(_axes(local.train), _axes(local.validation))
+
+
+def _first_row(start: Tensor) -> Tensor:
+    return start[0] if start.dim() == 2 else start
+
+
+def _first_client(given: Given) -> Given:
+    return given._replace(count=given.count[0], memories=tree.row(given.memories, 0))
+
+
+def rows_of(value: Tree, begin: int, end: int) -> Tree:
+    """Clients ``begin..end`` as views."""
+    return tree.apply(lambda leaf: leaf[begin:end], value)
+
+
+def given_rows(given: Given, begin: int, end: int) -> Given:
+    return given._replace(
+        count=given.count[begin:end], memories=rows_of(given.memories, begin, end)
+    )
+
+

@@ -1,0 +1,112 @@
+"""The five papers, and the baselines of the first that are one of its strategies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from shoal import catalog
+from shoal.method import Method
+from shoal.parts.drift_aware import DriftAware
+from shoal.parts.rates import AggregatedGradientRate, control_rates
+from shoal.parts.session import SessionStart
+from shoal.verify.history import History
+from shoal.verify.recorder import Recorder
+from shoal.verify.registry import Hyper, Values, builder, extras, formula, pick
+
+
+# ---- DynamicInit, Previous, Average ---------------------------------------------------------------
+@builder("DynamicInit")
+def dynamic_init(hyper: Hyper) -> Method:
+    settings = pick(hyper, "P", "V", "R", "similarity", "first_session")
+    return catalog.dynamic_init(**settings, probe_rate=hyper["probe_eta"] / hyper["eta"])
+
+
+@builder("Previous")
+def previous(hyper: Hyper) -> Method:
+    return catalog.previous(**pick(hyper, "P", "first_session"))
+
+
+@builder("Average")
+def average(hyper: Hyper) -> Method:
+    return catalog.average(**pick(hyper, "P", "first_session"))
+
+
+@extras("DynamicInit", "Previous", "Average")
+def mixes(history: History) -> dict[str, Values]:
+    """Probe displacement and weights of every session that has them."""
+    index = history.index(SessionStart)
+    rows = []
+    for snapshot in history.stretches():
+        state, row = snapshot.servers[0][index], dict[str, Values]()
+        if state.probes.shape[0]:
+            row["G"] = state.probes[-1].tolist()
+        if state.weights.numel():
+            row["alpha"] = state.weights.tolist()
+        rows.append(row)
+    return {"sessions": rows}
+
+
+# ---- FedInit --------------------------------------------------------------------------------------
+@builder("FedInit")
+def fedinit(hyper: Hyper) -> Method:
+    return catalog.fedinit(**pick(hyper, "beta", "aggregate", "unseen"))
+
+
+@extras("FedInit")
+def starts(history: History) -> dict[str, Values]:
+    trips = history.payloads(Recorder)
+    return {"local_start": [{c: t.start.tolist() for c, t in now.items()} for now in trips]}
+
+
+# ---- FLASH ----------------------------------------------------------------------------------------
+@builder("FLASH")
+def flash(hyper: Hyper) -> Method:
+    names = ("gamma", "eta_g", "beta1", "beta2", "tau", "guard", "l0")
+    return catalog.flash(**pick(hyper, *names))
+
+
+@extras("FLASH")
+def drifts(history: History) -> dict[str, Values]:
+    own, seen = history.states(DriftAware), history.states(Recorder)
+    rows = []
+    for snapshot, state, looked in zip(history.rounds, own, seen, strict=True):
+        row: dict[str, Values] = {name: value.tolist() for name, value in state._asdict().items()}
+        rows.append(row | {"epochs": list(snapshot.report.epochs), "Delta": looked.delta.tolist()})
+    return {"per_round": rows}
+
+
+# ---- SPECIAL, SPECIAL-C ---------------------------------------------------------------------------
+@builder("SPECIAL")
+def special(hyper: Hyper) -> Method:
+    return catalog.special(lam=hyper["lambda"])
+
+
+@builder("SPECIAL-C")
+def special_c(hyper: Hyper) -> Method:
+    return catalog.special_c(lam=hyper["lambda"], **pick(hyper, every="prox_every"))
+
+
+# ---- FedAgg ---------------------------------------------------------------------------------------
+@builder("FedAgg")
+def fedagg(hyper: Hyper) -> Method:
+    return catalog.fedagg(**pick(hyper, "alpha", "feedback", "eta_min", "eta_max", epochs="L"))
+
+
+@extras("FedAgg")
+def rates(history: History) -> dict[str, Values]:
+    states, sent = history.states(AggregatedGradientRate), history.payloads(AggregatedGradientRate)
+    rows = []
+    for state, chosen in zip(states, sent, strict=True):
+        row: dict[str, Values] = {"phi1": state.phi1.tolist(), "phi2": state.phi2.tolist()}
+        row["eta_raw"] = {client: raw.tolist() for client, (raw, _) in chosen.items()}
+        row["eta"] = {client: used.tolist() for client, (_, used) in chosen.items()}
+        rows.append(row)
+    return {"per_round": rows}
+
+
+@formula("FedAgg")
+def solved(problem: dict[str, Any], hyper: Hyper) -> dict[str, Values]:
+    phi1, phi2, w = (torch.tensor(problem[k], dtype=torch.float64) for k in ("phi1", "phi2", "w"))
+    return {"eta_raw": control_rates(phi1, phi2, w, hyper["alpha"]).tolist()}

@@ -1,0 +1,354 @@
+"""A replayed step does what the step itself does, and touches nothing but the carry."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import grad, vmap
+
+from shoal.engines.malloc import keep_freed_memory
+from shoal.engines.trace import Replay, Untraceable, compile_step
+from shoal.task import ModuleTask, QuadraticTask, Task, mean_loss
+from shoal.types import Batch
+
+Step = Callable[[list[Tensor], list[Tensor], list[Tensor]], list[Tensor]]
+CLIENTS, ROWS, WIDTH, CLASSES = 4, 6, 7, 5
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
+DTYPES = [torch.float64, torch.float32]
+
+
+def mlp(dtype: torch.dtype) -> ModuleTask:
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Linear(WIDTH, 9), nn.ReLU(), nn.Linear(9, CLASSES))
+
+    return ModuleTask(build, dtype=dtype)
+
+
+def gradient(task: Task) -> Callable[..., Tensor]:
+    """Gradient of the mean loss of one client."""
+
+    def loss(theta: Tensor, x: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
+        batch = Batch(x, y, weight)
+        stats = torch.zeros(0, dtype=theta.dtype)
+        return mean_loss(task, task.forward(theta, batch, stats, True), batch)
+
+    return grad(loss)
+
+
+def data(dtype: torch.dtype, weighted: bool = False) -> list[Tensor]:
+    x = torch.randn(CLIENTS, ROWS, WIDTH, dtype=dtype)
+    y = torch.randint(0, CLASSES, (CLIENTS, ROWS))
+    return [x, y, torch.rand(CLIENTS, ROWS, dtype=dtype)] if weighted else [x, y]
+
+
+def stacked(task: Task, extra: int = 0) -> list[Tensor]:
+    theta = task.initial(0).theta.expand(CLIENTS, -1).clone()
+    theta += 0.1 * torch.randn_like(theta)
+    return [theta, *(torch.randn_like(theta) for _ in range(extra))]
+
+
+def check(
+    step: Step, carry: list[Tensor], fixed: list[Tensor], batches: list[list[Tensor]],
+    rate: int | None = 0, rewritten: bool = True,
+) -> Replay:  # fmt: skip
+    replay = compile_step(step, carry, fixed, batches[0], rate=rate)
+    assert replay.rewritten == rewritten, replay.source
+    expected, own, bound = (
+        [t.clone() for t in carry],
+        [t.clone() for t in carry],
+        [t.clone() for t in carry],
+    )
+    places = [t.data_ptr() for t in own]
+    inputs = [*fixed, *(t for batch in batches for t in batch)]
+    before = [t.clone() for t in inputs]
+    number = 0.0 if rate is None else float(fixed[rate])
+    with torch.inference_mode():
+        run = replay.bind(bound, fixed)
+        for batch in batches:
+            replay(own, fixed, batch, number)
+            run(batch, number)
+    for batch in batches:
+        expected = [t.detach() for t in step(expected, fixed, batch)]
+    for want, got, again in zip(expected, own, bound, strict=True):
+        assert want.dtype == got.dtype
+        scale = TOLERANCE[want.dtype] * want.norm() if want.is_floating_point() else 0.5
+        assert (want - got).double().norm() <= scale
+        assert torch.equal(got, again)
+    assert [t.data_ptr() for t in own] == places
+    assert all(torch.equal(a, b) for a, b in zip(inputs, before, strict=True))
+    return replay
+
+
+def batches(dtype: torch.dtype, weighted: bool = False) -> list[list[Tensor]]:
+    torch.manual_seed(3)
+    return [data(dtype, weighted) for _ in range(4)]
+
+
+def rate(dtype: torch.dtype) -> Tensor:
+    return torch.tensor(0.125, dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_plain_descent_adds_every_block_in_place(dtype: torch.dtype, weighted: bool) -> None:
+    task = mlp(dtype)
+    g = vmap(gradient(task))
+
+    def step(carry: list[Tensor], fixed: list[Tensor], batch: list[Tensor]) -> list[Tensor]:
+        return [carry[0] - fixed[0] * g(carry[0], *batch)]
+
+    replay = check(step, stacked(task), [rate(dtype)], batches(dtype, weighted))
+    assert "cat(" not in replay.source and "copy_" not in replay.source
+    assert "log_softmax" not in replay.source
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_momentum_and_weight_decay(dtype: torch.dtype) -> None:
+    task = mlp(dtype)
+    g = vmap(gradient(task))
+
+    def step(carry: list[Tensor], fixed: list[Tensor], batch: list[Tensor]) -> list[Tensor]:
+        theta, buffer = carry
+        buffer = 0.9 * buffer + (g(theta, *batch) + 1e-2 * theta)
+        return [theta - fixed[0] * buffer, buffer]
+
+    replay = check(step, stacked(task, 1), [rate(dtype)], batches(dtype))
+    assert "copy_" not in replay.source
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_prox_and_control_variates(dtype: torch.dtype) -> None:
+    task = mlp(dtype)
+    g = vmap(gradient(task))
+
+    def step(carry: list[Tensor], fixed: list[Tensor], batch: list[Tensor]) -> list[Tensor]:
+        theta, total = carry
+        own, received, shift = g(theta, *batch), fixed[1], fixed[2]
+        pulled = own + 0.3 * (theta - received) - shift
+        return [theta - fixed[0] * pulled, total + own]
+
+    fixed = [rate(dtype), task.initial(1).theta, stacked(task)[0]]
+    check(step, stacked(task, 1), fixed, batches(dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_clipping_by_the_norm_of_each_client(dtype: torch.dtype) -> None:
+    task = mlp(dtype)
+    one = gradient(task)
+
+    def step(carry: list[Tensor], fixed: list[Tensor], batch: list[Tensor]) -> list[Tensor]:
+        def client(theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
+            g = one(theta, x, y)
+            return theta - fixed[0] * g * (0.1 / (g.norm() + 1e-9)).clamp(max=1.0)
+
+        return [vmap(client)(carry[0], *batch)]
+
+    check(step, stacked(task), [rate(dtype)], batches(dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_double_gradient_and_scalars_in_the_carry(dtype: torch.dtype) -> None:
+    task = mlp(dtype)
+    g = vmap(gradient(task))
+
+    def step(carry: list[Tensor], fixed: list[Tensor], batch: list[Tensor]) -> list[Tensor]:
+        theta, norms, count, rates = carry
+        first = g(theta, *batch)
+        norm = first.norm(dim=-1)
+        second = g(theta + 0.05 * first / (norm[:, None] + 1e-12), *batch)
+        return [theta - fixed[0] * second, norms + norm, count + 1, rates + fixed[0]]
+
+    scalars = [torch.zeros(CLIENTS, dtype=dtype) for _ in range(3)]
+    scalars[1] = scalars[1].long()
+    check(step, stacked(task) + scalars, [rate(dtype)], batches(dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_rate_for_each_client(dtype: torch.dtype) -> None:
+    task = mlp(dtype)
+    g = vmap(gradient(task))
+
+    def step(carry: list[Tensor], fixed: list[Tensor], batch: list[Tensor]) -> list[Tensor]:
+        return [carry[0] - fixed[0][:, None] * g(carry[0], *batch)]
+
+    check(step, stacked(task), [torch.rand(CLIENTS, dtype=dtype)], batches(dtype), rate=None)
+
+
+def test_entries_that_trade_places() -> None:
+    """Old values are read after new ones are known: nothing may be overwritten too early."""
+    task = mlp(torch.float64)
+    g = vmap(gradient(task))
+
+    def step(carry: list[Tensor], fixed: list[Tensor], batch: list[Tensor]) -> list[Tensor]:
+        a, b, c, d = carry
+        new = a - fixed[0] * g(a, *batch)
+        return [new, a, b + a - c, d + (new - a) * c]
+
+    check(step, stacked(task, 3), [rate(torch.float64)], batches(torch.float64))
+
+
+def _term(kind: int, theta: Tensor, g: Tensor, state: list[Tensor], fixed: list[Tensor]) -> Tensor:
+    return (
+        g,
+        g + 0.1 * theta,
+        g + 0.2 * (theta - fixed[1]),
+        g - fixed[2],
+        g * (1 / (1 + g.norm(dim=-1, keepdim=True))),
+        0.5 * g + 0.5 * state[0],
+        torch.where(fixed[2] > 0, g, 0.1 * g),
+        g.clamp(-0.01, 0.01) + state[1],
+        -g / (g.square() + 1.0).sqrt(),
+    )[kind]
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_random_compositions(seed: int) -> None:
+    draw = random.Random(seed)
+    kinds = [draw.randrange(9) for _ in range(draw.randrange(1, 5))]
+    ends = [draw.randrange(6) for _ in range(2)]
+    task = mlp(torch.float64)
+    gradients = vmap(gradient(task))
+
+    def step(carry: list[Tensor], fixed: list[Tensor], batch: list[Tensor]) -> list[Tensor]:
+        theta, *state = carry
+        direction = raw = gradients(theta, *batch)
+        for kind in kinds:
+            direction = _term(kind, theta, direction, state, fixed)
+        new = theta - fixed[0] * direction
+        choices = (raw, state[0] * 0.9 + direction, new - theta, state[1] + state[0], theta, new)
+        return [new, *(choices[end] for end in ends)]
+
+    torch.manual_seed(seed)
+    fixed = [rate(torch.float64), task.initial(1).theta, stacked(task)[0]]
+    check(step, stacked(task, 2), fixed, batches(torch.float64, weighted=seed % 2 == 0))
+
+
+class Small(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(1, 8, 5, padding=2)
+        self.second = nn.Conv2d(8, 4, 3, padding=1)
+        self.last = nn.Linear(4 * 5 * 5, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.max_pool2d(torch.relu(self.first(x)), 2)
+        return self.last(torch.relu(self.second(x)).flatten(1))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("momentum", [False, True])
+def test_one_client_with_convolutions(dtype: torch.dtype, momentum: bool) -> None:
+    task = ModuleTask(Small, dtype=dtype)
+    g = gradient(task)
+
+    def step(carry: list[Tensor], fixed: list[Tensor], batch: list[Tensor]) -> list[Tensor]:
+        if not momentum:
+            return [carry[0] - fixed[0] * g(carry[0], *batch)]
+        buffer = 0.9 * carry[1] + g(carry[0], *batch)
+        return [carry[0] - fixed[0] * buffer, buffer]
+
+    torch.manual_seed(0)
+    theta = task.initial(0).theta
+    carry = [theta, torch.zeros_like(theta)] if momentum else [theta]
+    rounds = [
+        [torch.randn(ROWS, 1, 10, 10, dtype=dtype), torch.randint(0, CLASSES, (ROWS,))]
+        for _ in range(4)
+    ]
+    check(step, carry, [rate(dtype)], rounds)
+
+
+def test_quadratics() -> None:
+    task = QuadraticTask((1.0, -2.0, 0.5), sizes=(("a", 1), ("b", 2)))
+    g = vmap(gradient(task))
+
+    def step(carry: list[Tensor], fixed: list[Tensor], batch: list[Tensor]) -> list[Tensor]:
+        return [carry[0] - fixed[0] * g(carry[0], *batch)]
+
+    torch.manual_seed(0)
+    rounds = [[torch.rand(CLIENTS, 1, 3).double(), torch.rand(CLIENTS, 1, 3).double()]] * 3
+    check(step, stacked(task), [rate(torch.float64)], rounds)
+
+
+def test_the_rate_comes_with_the_call() -> None:
+    task = mlp(torch.float64)
+    g = vmap(gradient(task))
+
+    def step(carry: list[Tensor], fixed: list[Tensor], batch: list[Tensor]) -> list[Tensor]:
+        return [carry[0] - fixed[0] * g(carry[0], *batch), carry[1] + fixed[0].square()]
+
+    carry = [stacked(task)[0], torch.zeros(CLIENTS, dtype=torch.float64)]
+    batch = batches(torch.float64)[0]
+    replay = compile_step(step, carry, [rate(torch.float64)], batch, rate=0)
+    want = step(carry, [torch.tensor(0.5, dtype=torch.float64)], batch)
+    with torch.inference_mode():
+        replay(carry, [rate(torch.float64)], batch, 0.5)
+    assert all(torch.allclose(a, b, rtol=1e-12) for a, b in zip(want, carry, strict=True))
+
+
+def test_inference_tensors_and_threads() -> None:
+    task = mlp(torch.float32)
+    g = vmap(gradient(task))
+
+    def step(carry: list[Tensor], fixed: list[Tensor], batch: list[Tensor]) -> list[Tensor]:
+        buffer = 0.9 * carry[1] + g(carry[0], *batch)
+        size = buffer.norm(dim=-1, keepdim=True)
+        return [carry[0] - fixed[0] * buffer / (1 + size), buffer]
+
+    rounds = batches(torch.float32) * 25
+    with torch.inference_mode():
+        start = [stacked(task, 1) for _ in range(4)]
+        fixed = [rate(torch.float32)]
+        replay = compile_step(step, start[0], fixed, rounds[0], rate=0)
+
+    def train(carry: list[Tensor]) -> None:
+        with torch.inference_mode():
+            for batch in rounds:
+                replay(carry, fixed, batch, 0.125)
+
+    alone = [[t.clone() for t in carry] for carry in start]
+    for carry in alone:
+        train(carry)
+    threads = [threading.Thread(target=train, args=(carry,)) for carry in start]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    pairs = zip(sum(alone, []), sum(start, []), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_steps_with_operations_in_place_are_made_pure() -> None:
+    task = mlp(torch.float64)
+    g = vmap(gradient(task))
+
+    def step(carry: list[Tensor], fixed: list[Tensor], batch: list[Tensor]) -> list[Tensor]:
+        buffer = carry[1].clone()
+        buffer.mul_(0.9).add_(g(carry[0], *batch))
+        return [carry[0] - fixed[0] * buffer, buffer]
+
+    check(step, stacked(task, 1), [rate(torch.float64)], batches(torch.float64))
+
+
+def test_data_dependent_steps_are_refused_in_one_sentence() -> None:
+    def step(carry: list[Tensor], fixed: list[Tensor], batch: list[Tensor]) -> list[Tensor]:
+        return [carry[0] * 2] if float(batch[0].sum()) > 0 else [carry[0]]
+
+    with pytest.raises(Untraceable) as caught:
+        compile_step(step, [torch.ones(3)], [], [torch.ones(2)], rate=None)
+    assert "\n" not in str(caught.value)
+
+
+def test_other_shapes_are_refused() -> None:
+    replay = compile_step(lambda c, f, b: [c[0] + b[0]], [torch.ones(3)], [], [torch.ones(3)],
+                          rate=None)  # fmt: skip
+    with pytest.raises(ValueError, match="other shapes"):
+        replay.bind([torch.ones(4)], [])
+
+
+def test_memory_setting_never_fails() -> None:
+    assert keep_freed_memory() in (True, False)
