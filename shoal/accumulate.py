@@ -26,6 +26,7 @@ class Accumulator:
         self.norms: list[float] = []
         self.steps = self.samples = 0
         self.epochs: list[int] = []
+        self.each: list[tuple[int, int]] = []  # steps and samples of every client
         self.payloads: list[Tree | None] = [None] * len(method.parts)
         self.rows: list[Tensor] = []
         self.keep_rows = any(p.individual_uploads for p in method.parts)
@@ -46,6 +47,7 @@ class Accumulator:
             self.steps += results.steps[row]
             self.samples += results.samples[row]
             self.epochs.append(results.epochs[row])
+            self.each.append((results.steps[row], results.samples[row]))
 
     def _add_payloads(self, results: Results, row: int, weight: float) -> None:
         for i, part in enumerate(self.method.parts):
@@ -63,6 +65,11 @@ class Accumulator:
                 pairs = zip(tree.leaves(before), tree.leaves(own), strict=True)
                 for total, leaf in pairs:
                     total.add_(leaf, alpha=factor)
+
+    def work(self) -> list[tuple[int, int, int, int, float]]:
+        """Client, steps, samples, epochs and norm of every row that was added."""
+        rows = zip(self.clients, self.each, self.epochs, self.norms, strict=True)
+        return [(client, *each, epochs, norm) for client, each, epochs, norm in rows]
 
     def payload(self, index: int) -> Tree:
         """The reduced payload of one part; the empty tuple if nothing came."""

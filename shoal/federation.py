@@ -76,6 +76,20 @@ class Federation:
             federation.servers.append(tuple(p.server_state(view) for p in settings.method.parts))
         return federation
 
+    def snapshot(self) -> Federation:
+        """This very state, to go back to: tensors are never written in place, so none is copied."""
+        return Federation(
+            self.initial,
+            list(self.models),
+            list(self.servers),
+            self.store.copy(),
+            dict(self.endings),
+            dict(self.ended),
+            dict(self.paid),
+            self.noticed,
+            self.round,
+        )
+
 
 def blank_view(
     settings: Settings, model: Model, initial: Tensor, moment: Moment, rate: float, **more: Any

@@ -70,7 +70,15 @@ class Program:
     _filled: dict[str, tuple[tuple[int, Part], ...]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        slots: tuple[str, ...] = ("client_start", "batch", "terms", "grad", "rate", "after_step", "after_epoch")
+        slots: tuple[str, ...] = (
+            "client_start",
+            "batch",
+            "terms",
+            "grad",
+            "rate",
+            "after_step",
+            "after_epoch",
+        )
         slots += ("stop", "client_end", "upload", "member_end")
         filled = {
             slot: tuple((i, p) for i, p in enumerate(self.method.parts) if p.fills(slot))

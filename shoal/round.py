@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -17,6 +18,17 @@ from shoal.tree import Tree
 from shoal.types import Job, Model, Rejected
 from shoal.view import ServerView, Uploads
 from shoal.worlds.base import Moment
+
+
+class ClientReport(NamedTuple):
+    """One accepted upload, as measured."""
+
+    model: int
+    client: int
+    steps: int
+    samples: int
+    epochs: int
+    norm: float
 
 
 @dataclass
@@ -35,6 +47,7 @@ class RoundReport:
     bytes_up: int = 0
     noticed: bool = False
     norms: tuple[float, ...] = ()
+    clients: list[ClientReport] = field(default_factory=list)  # accepted uploads only
     figures: dict[str, Tensor] = field(default_factory=dict)
 
 
@@ -177,6 +190,7 @@ def _train_and_step(
     for client, k, kept in memories:
         federation.store.put(client, k, kept)
     report.accepted = tuple(sorted(accepted))
+    report.clients = [ClientReport(k, *row) for k, t, _ in staged for row in t.work()]
     for k, total, sent in staged:
         if total.clients:
             _server_step(federation, settings, moment, k, total, sent, report)
@@ -270,18 +284,23 @@ def _caught_up(
 ) -> tuple[Tree, ...] | None:
     """The client's memories, after the client half of a ``session_end`` it has not seen yet."""
     memories = federation.store.get(job.client, job.model)
-    if memories is None or not federation.endings:
+    if not federation.endings:
         return memories
-    seen, latest = federation.ended.get(job.client, 0), 0
+    latest = max(serial for serial, _ in federation.endings.values())
+    # a client that was never seen has no end to catch up with
+    seen = federation.ended.get(job.client, 0) if memories is not None else latest
     for i, (serial, payload) in federation.endings.items():
-        latest = max(latest, serial)
         part = settings.method.parts[i]
+        if memories is None or memories[i] is None:
+            continue
         if serial > seen and part.fills("member_end"):
             model = federation.models[job.model]
             new = settings.program.ended_memory(
                 i, model, federation.initial.theta, memories, payload
             )
             memories = (*memories[:i], new, *memories[i + 1 :])
+            # kept at once: the upload that follows may be rejected, a question brings none
+            federation.store.put(job.client, job.model, memories)
     federation.ended[job.client] = latest
     return memories
 
@@ -332,7 +351,7 @@ def _server_step(
         report.figures.update(part.report(view(i)))
 
 
-# ---- small things ---------------------------------------------------------------------------------
+# ---- small things --------------------------------------------------------------------------------
 def _filling(settings: Settings, slot: str) -> list[tuple[int, Part]]:
     return [(i, p) for i, p in enumerate(settings.method.parts) if p.fills(slot)]
 
@@ -416,4 +435,4 @@ class Reach:
         return self.federation.store.known(members, self.model)
 
 
-__all__ = ["Reach", "RoundReport", "Uploads", "choose_cohort", "play_round"]
+__all__ = ["ClientReport", "Reach", "RoundReport", "Uploads", "choose_cohort", "play_round"]

@@ -43,6 +43,12 @@ class ClientStore:
     def items(self) -> Iterator[tuple[tuple[int, int], Memories]]:
         yield from sorted(self._kept.items(), key=lambda item: item[0])
 
+    def copy(self) -> ClientStore:
+        """The same memories; later changes to one store leave the other as it was."""
+        other = ClientStore()
+        other._kept = dict(self._kept)
+        return other
+
     def nbytes(self) -> int:
         return sum(tree.nbytes(memories) for memories in self._kept.values())
 

@@ -19,8 +19,6 @@ from shoal.config.messages import Place, nowhere, translated
 from shoal.config.problem import Problem
 from shoal.config.schedule import Schedule
 
-FORMAT = 1
-
 
 def _no_bool(value: Any) -> Any:
     """YAML's yes and no are no numbers."""
@@ -55,29 +53,34 @@ class Named(BaseModel):
 
 
 class ModelChoice(Named):
-    name: str = Field("mlp", description="the name of a model")
-    init: str = Field("random", description="random, or the path of a .safetensors file")
+    name: str = Field(default="mlp", description="the name of a model")
+    init: str = Field(default="random", description="random, or the path of a .safetensors file")
 
 
 class Local(Strict):
     """Training on one client."""
 
-    epochs: Count = Field(1, description="a whole number of at least 1")
+    epochs: Count = Field(default=1, description="a whole number of at least 1")
     steps: Count | tuple[Count, ...] | None = Field(
-        None, description="at most so many local steps a round (a whole number above 0), or null"
+        default=None,
+        description="at most so many local steps a round (a whole number above 0), or null",
     )
-    batch: Count | None = Field(32, description="a whole number above 0, or null for all rows")
-    rate: Positive = Field(0.05, description="a number above 0")
-    optimizer: Literal["sgd", "adam", "adamw"] = Field("sgd", description="sgd, adam or adamw")
-    momentum: Below1 = Field(0.0, description="a number from 0 up to, not including, 1")
-    weight_decay: NotNegative = Field(0.0, description="a number of at least 0")
-    clip: Positive | None = Field(None, description="a number above 0, or null")
-    schedule: Schedule = Field(default_factory=Schedule, description="a schedule")
-    shuffle: bool = Field(True, description="true or false")
+    batch: Count | None = Field(
+        default=32, description="a whole number above 0, or null for all rows"
+    )
+    rate: Positive = Field(default=0.05, description="a number above 0")
+    optimizer: Literal["sgd", "adam", "adamw"] = Field(
+        default="sgd", description="sgd, adam or adamw"
+    )
+    momentum: Below1 = Field(default=0.0, description="a number from 0 up to, not including, 1")
+    weight_decay: NotNegative = Field(default=0.0, description="a number of at least 0")
+    clip: Positive | None = Field(default=None, description="a number above 0, or null")
+    schedule: Schedule = Field(default=Schedule(), description="a schedule")
+    shuffle: bool = Field(default=True, description="true or false")
     validation: Below1 | Literal["auto"] = Field(
-        "auto", description="a share from 0 up to 1, or auto"
+        default="auto", description="a share from 0 up to 1, or auto"
     )
-    augment: Literal["none"] = Field("none", description="none")
+    augment: Literal["none"] = Field(default="none", description="none")
 
     @field_validator("schedule", mode="before")
     @classmethod
@@ -89,57 +92,66 @@ class Evaluate(Strict):
     """Which accuracy a round's record carries, and how often."""
 
     on: Literal["active", "global", "members", "tasks"] = Field(
-        "active", description="active, global, members or tasks"
+        default="active", description="active, global, members or tasks"
     )
-    every: Count = Field(1, description="a whole number of at least 1")
+    every: Count = Field(default=1, description="a whole number of at least 1")
 
 
 class GuardRules(Strict):
     """Which uploads are averaged, and how many make a round."""
 
-    enabled: bool = Field(True, description="true or false")
-    quorum: Count | Share = Field(0.5, description="a number of clients, or a share up to 1.0")
-    retries: Whole = Field(3, description="a whole number of at least 0")
-    norm: Positive | None = Field(None, description="a number above 0, or null")
+    enabled: bool = Field(default=True, description="true or false")
+    quorum: Count | Share = Field(
+        default=0.5, description="a number of clients, or a share up to 1.0"
+    )
+    retries: Whole = Field(default=3, description="a whole number of at least 0")
+    norm: Positive | None = Field(default=None, description="a number above 0, or null")
 
 
 class Checkpoint(Strict):
     """``auto`` is every 20 seconds; nothing but survival depends on it."""
 
-    every: Count | Literal["auto"] = Field("auto", description="a number of rounds, or auto")
+    every: Count | Literal["auto"] = Field(
+        default="auto", description="a number of rounds, or auto"
+    )
 
 
 class Config(Strict):
     """A whole run."""
 
-    format: Literal[1] = Field(FORMAT, description=f"{FORMAT}, the format this version reads")
-    seed: Whole = Field(0, description="a whole number of at least 0")
+    format: Literal[1] = Field(default=1, description="1, the format this version reads")
+    seed: Whole = Field(default=0, description="a whole number of at least 0")
     device: str = Field(
-        "auto", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$", description="auto, cpu, cuda, cuda:1 or mps"
+        default="auto",
+        pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$",
+        description="auto, cpu, cuda, cuda:1 or mps",
     )
-    problem: Problem | None = Field(None, description="quadratic, or null")
+    problem: Problem | None = Field(default=None, description="quadratic, or null")
     data: Named = Field(default_factory=lambda: Named(name="digits"), description="a data set")
-    model: ModelChoice = Field(default_factory=ModelChoice, description="a model")
+    model: ModelChoice = Field(default=ModelChoice(), description="a model")
     world: Named = Field(default_factory=lambda: Named(name="churn"), description="a world")
     participation: Count | Share = Field(
-        1.0, description="a number of members above 0, or a share such as 0.2"
+        default=1.0, description="a number of members above 0, or a share such as 0.2"
     )
-    sampling: Literal["fixed", "bernoulli"] = Field("fixed", description="fixed or bernoulli")
+    sampling: Literal["fixed", "bernoulli"] = Field(
+        default="fixed", description="fixed or bernoulli"
+    )
     weights: Literal["samples", "uniform"] | None = Field(
-        None, description="samples, uniform, or null for the method's own choice"
+        default=None, description="samples, uniform, or null for the method's own choice"
     )
-    local: Local = Field(default_factory=Local, description="settings of local training")
-    method: str | dict[str, dict[str, Any] | None] | list[str | dict[str, dict[str, Any] | None]] = (
-        Field("fedavg", description="a method's name, {name: {setting: value}}, or a list of those")
+    local: Local = Field(default=Local(), description="settings of local training")
+    method: (
+        str | dict[str, dict[str, Any] | None] | list[str | dict[str, dict[str, Any] | None]]
+    ) = Field(
+        default="fedavg",
+        description="a method's name, {name: {setting: value}}, or a list of those",
     )
-    evaluate: Evaluate = Field(default_factory=Evaluate, description="settings of evaluation")
+    evaluate: Evaluate = Field(default=Evaluate(), description="settings of evaluation")
     engine: Literal["auto", "loop", "vectorized", "processes"] = Field(
-        "auto", description="auto, loop, vectorized or processes"
+        default="auto", description="auto, loop, vectorized or processes"
     )
-    guard: GuardRules = Field(default_factory=GuardRules, description="settings of the guard")
-    checkpoint: Checkpoint = Field(
-        default_factory=Checkpoint, description="settings of checkpoints"
-    )
+    guard: GuardRules = Field(default=GuardRules(), description="settings of the guard")
+    checkpoint: Checkpoint = Field(default=Checkpoint(), description="settings of checkpoints")
 
     @field_validator("data", "model", "world", "problem", mode="before")
     @classmethod

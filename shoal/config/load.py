@@ -1,8 +1,7 @@
-"""YAML files: numbers as people write them, no key twice, and a line for every key."""
+"""Config files: no key twice, and a line for every key."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,22 +9,11 @@ from typing import Any
 import yaml
 
 from shoal.config.config import Config, from_mapping
+from shoal.config.dialect import Loader
 from shoal.config.messages import Path as KeyPath
 from shoal.config.messages import dotted
 from shoal.config.overrides import applied
 from shoal.errors import UserError
-
-
-class Loader(yaml.SafeLoader):
-    """YAML 1.1 reads ``1e-3`` as a string; here it is a number, as in YAML 1.2."""
-
-
-Loader.yaml_implicit_resolvers = {
-    key: list(pairs) for key, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
-)
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> Config:
@@ -49,7 +37,7 @@ def read(path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
         raise UserError(f"{path}: cannot be read ({_flat(error)})") from None
     try:
         node = yaml.compose(text, Loader)
-        values = yaml.load(text, Loader)  # noqa: S506 (a SafeLoader)
+        values = yaml.load(text, Loader)
     except yaml.YAMLError as error:
         raise UserError(f"{path.name}: is no YAML ({_flat(error)})") from None
     if values is None:
@@ -71,7 +59,8 @@ def _note_lines(file: str, node: Any, path: KeyPath, lines: dict[KeyPath, int]) 
     for key, value in node.value:
         here, line = (*path, str(key.value)), key.start_mark.line + 1
         if here in lines:
-            raise UserError(f"{file}, line {line}: {dotted(here)} was given before, in line {lines[here]}")
+            first = lines[here]
+            raise UserError(f"{file}, line {line}: {dotted(here)} was given in line {first} before")
         lines[here] = line
         _note_lines(file, value, here, lines)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from shoal.config.dialect import Loader
 from shoal.errors import UserError
 
 
@@ -27,14 +28,12 @@ def applied(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, An
 
 
 def _parsed(text: str) -> tuple[str, Any]:
-    from shoal.config.load import Loader
-
     key, equals, value = text.partition("=")
     key = key.strip()
     if not equals or not key or not all(key.split(".")):
         raise UserError(f"--set {text}: must be key=value, as in local.rate=0.1")
     try:
-        return key, yaml.load(value, Loader)  # noqa: S506 (a SafeLoader)
+        return key, yaml.load(value, Loader)
     except yaml.YAMLError:
         raise UserError(f"--set {text}: the value is no YAML") from None
 

@@ -17,7 +17,7 @@ class Stretch(BaseModel):
     a: Matrix = Field(description="one list of numbers a client")
     b: Matrix = Field(description="one list of numbers a client")
     n: tuple[float, ...] = Field(description="one number above 0 a client")
-    members: tuple[int, ...] | None = Field(None, description="one whole number a client")
+    members: tuple[int, ...] | None = Field(default=None, description="one whole number a client")
 
     @field_validator("a", "b", mode="before")
     @classmethod
@@ -49,21 +49,25 @@ class Problem(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    name: Literal["quadratic"] = Field("quadratic", description="quadratic")
-    rounds: int = Field(10, ge=1, description="a whole number of at least 1")
-    a: Matrix | None = Field(None, description="one list of numbers a client")
-    b: Matrix | None = Field(None, description="one list of numbers a client")
-    n: tuple[float, ...] | None = Field(None, description="one number above 0 a client")
-    segments: tuple[Stretch, ...] | None = Field(None, description="a list of {rounds, a, b, n}")
-    kind: Literal["members", "domain", "classes", "concept"] = Field(
-        "members", description="members, domain, classes or concept"
+    name: Literal["quadratic"] = Field(default="quadratic", description="quadratic")
+    rounds: int = Field(default=10, ge=1, description="a whole number of at least 1")
+    a: Matrix | None = Field(default=None, description="one list of numbers a client")
+    b: Matrix | None = Field(default=None, description="one list of numbers a client")
+    n: tuple[float, ...] | None = Field(default=None, description="one number above 0 a client")
+    segments: tuple[Stretch, ...] | None = Field(
+        default=None, description="a list of {rounds, a, b, n}"
     )
-    w0: tuple[float, ...] | None = Field(None, description="a list of numbers")
-    layout: dict[str, int] | None = Field(None, description="{name: size} of the tensors in w")
-    steps_per_epoch: int = Field(1, ge=1, description="a whole number of at least 1")
-    clients: int = Field(4, ge=1, description="a whole number of at least 1")
-    size: int = Field(2, ge=1, description="a whole number of at least 1")
-    sessions: int = Field(1, ge=1, description="a whole number of at least 1")
+    kind: Literal["members", "domain", "classes", "concept"] = Field(
+        default="members", description="members, domain, classes or concept"
+    )
+    w0: tuple[float, ...] | None = Field(default=None, description="a list of numbers")
+    layout: dict[str, int] | None = Field(
+        default=None, description="{name: size} of the tensors in w"
+    )
+    steps_per_epoch: int = Field(default=1, ge=1, description="a whole number of at least 1")
+    clients: int = Field(default=4, ge=1, description="a whole number of at least 1")
+    size: int = Field(default=2, ge=1, description="a whole number of at least 1")
+    sessions: int = Field(default=1, ge=1, description="a whole number of at least 1")
 
     _scalars = field_validator("a", "b", mode="before")(Stretch._scalars.__func__)  # type: ignore[attr-defined]
 
@@ -89,4 +93,4 @@ class Problem(BaseModel):
             return self.segments
         if self.a is None or self.b is None or self.n is None:
             return None
-        return (Stretch(rounds=self.rounds, a=self.a, b=self.b, n=self.n),)
+        return (Stretch(rounds=self.rounds, a=self.a, b=self.b, n=self.n, members=None),)

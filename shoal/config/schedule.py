@@ -16,7 +16,7 @@ class Schedule(BaseModel):
       (``over: run``) over the run
     - ``polynomial``: ``(1 - final)(1 - t/T)^power + final``, t and T the rounds of the session
 
-    >>> Schedule(name="factor", factor=0.5).rates(0.1, 2, round=3, session_round=0, session_rounds=9)
+    >>> Schedule(name="factor", factor=0.5).rates(0.1, 2, round=3)
     (0.0125, 0.0125)
     >>> Schedule(name="step", factor=0.5, every=2).rates(1.0, 5)
     (1.0, 1.0, 0.5, 0.5, 0.25)
@@ -26,13 +26,13 @@ class Schedule(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     name: Literal["constant", "factor", "step", "polynomial"] = Field(
-        "constant", description="constant, factor, step or polynomial"
+        default="constant", description="constant, factor, step or polynomial"
     )
-    factor: float = Field(1.0, gt=0, allow_inf_nan=False, description="a number above 0")
-    every: int = Field(1, ge=1, description="a whole number of at least 1")
-    over: Literal["round", "run"] = Field("round", description="round or run")
-    final: float = Field(0.01, ge=0, le=1, description="a share of the rate, from 0 to 1")
-    power: float = Field(0.9, gt=0, allow_inf_nan=False, description="a number above 0")
+    factor: float = Field(default=1.0, gt=0, allow_inf_nan=False, description="a number above 0")
+    every: int = Field(default=1, ge=1, description="a whole number of at least 1")
+    over: Literal["round", "run"] = Field(default="round", description="round or run")
+    final: float = Field(default=0.01, ge=0, le=1, description="a share of the rate, from 0 to 1")
+    power: float = Field(default=0.9, gt=0, allow_inf_nan=False, description="a number above 0")
 
     @model_validator(mode="after")
     def _used(self) -> Schedule:
@@ -63,9 +63,7 @@ class Schedule(BaseModel):
             return (rate * self.factor**round,) * epochs
         if self.name == "step":
             first = round * epochs if self.over == "run" else 0
-            return tuple(
-                rate * self.factor ** ((first + e) // self.every) for e in range(epochs)
-            )
+            return tuple(rate * self.factor ** ((first + e) // self.every) for e in range(epochs))
         if self.name == "polynomial":
             left = max(0.0, 1.0 - session_round / session_rounds)
             return ((rate - self.final * rate) * left**self.power + self.final * rate,) * epochs

@@ -16,13 +16,16 @@ from shoal.local import Given, Local
 from shoal.types import Batch, ClientData
 
 
+GATHER_BYTES = 2**20
+
+
 class Piece(NamedTuple):
     """Clients ``begin..end`` of a chunk that take the same kind of batch at a step."""
 
     begin: int
     end: int
     length: int  # rows of the batch, padding included
-    ragged: bool  # some rows are padding
+    weighted: bool  # some rows may be padding
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,13 @@ class Chunk:
             out.append(left if member.steps is None else max(0, min(left, member.steps - before)))
         return out
 
+    def regular(self, steps: Sequence[int]) -> int:
+        """Leading steps in which every client takes a full batch of the same length."""
+        full = {batch_rows(self.order, rows) for rows in self.counts}
+        if len(full) > 1:
+            return 0
+        return min(min(s, rows // min(full)) for s, rows in zip(steps, self.counts, strict=True))
+
     def pieces(self, step: int, steps: Sequence[int]) -> Iterator[Piece]:
         """Contiguous clients that take this step with the same kind of batch."""
         begin, kind = 0, self._kind(0, step, steps)
@@ -98,7 +108,7 @@ class Chunk:
             return None
         full = batch_rows(self.order, self.counts[i])
         real = min(full, self.counts[i] - step * full)
-        return (full, real < full) if self.order.pad else (real, False)
+        return (full, True) if self.order.pad else (real, False)
 
     def epoch(self, epoch: int) -> Epoch:
         """The rows and labels of this epoch in their drawn order."""
@@ -122,13 +132,40 @@ class Epoch:
     labels: Tensor
     weights: Tensor | None
 
+    def blocks(self, steps: int) -> Iterator[list[Tensor]]:
+        """The tensors of the regular steps' batches, ``[C, B, ...]`` each.
+
+        Several steps are gathered at once, as many as stay in the cache, with the step as the
+        first axis, so that a step's batch is contiguous and costs no call of its own.
+        """
+        x, clients = self.chunk.pool_x, len(self.chunk.counts)
+        length = batch_rows(self.chunk.order, self.chunk.counts[0])
+        row_bytes = x[0].numel() * x.element_size() if len(x) else 1
+        many = max(1, GATHER_BYTES // (row_bytes * clients * length))
+        columns = [self.labels]
+        if self.weights is not None:
+            columns.append(self.weights)
+        elif self.chunk.order.pad:
+            columns.append(torch.ones(self.rows.shape, dtype=self.chunk.order.model.theta.dtype))
+        for first in range(0, steps, many):
+            count = min(many, steps - first)
+            span = slice(first * length, (first + count) * length)
+            shape = (clients, count, length)
+            rows = self.rows[:, span].reshape(shape).transpose(0, 1)
+            gathered = x.index_select(0, rows.reshape(-1))
+            stepwise = [gathered.view(count, clients, length, *x.shape[1:])]
+            for column in columns:
+                cut = column[:, span].reshape(*shape, *column.shape[2:])
+                stepwise.append(cut.transpose(0, 1).contiguous())
+            yield from map(list, zip(*(t.unbind(0) for t in stepwise), strict=True))
+
     def batch(self, piece: Piece, step: int, begin: int, end: int) -> Batch:
         """``[end - begin, length, ...]`` rows of this step for some clients of a piece."""
         first = step * batch_rows(self.chunk.order, self.chunk.counts[piece.begin])
         span = slice(first, first + piece.length)
         rows, labels = self.rows[begin:end, span], self.labels[begin:end, span]
         weight = None if self.weights is None else self.weights[begin:end, span]
-        if piece.ragged:
+        if piece.weighted:
             rows, labels, weight = self._padded(rows, labels, weight, piece, first, begin, end)
         x = self.chunk.pool_x
         found = x.index_select(0, rows.reshape(-1))

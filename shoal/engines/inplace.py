@@ -15,10 +15,10 @@ from shoal.engines.trace_blocks import accumulate, assemble
 from shoal.engines.trace_nodes import alike, aten, base, draws, insert, is_tensor, is_view, op_name
 
 # Entry by entry, with an ``out=`` form in Python: may be stored over any operand.
-ENTRYWISE = frozenset(
-    "add sub mul div neg exp log log1p expm1 sqrt rsqrt reciprocal tanh sigmoid abs sign square "
-    "clamp clamp_min clamp_max pow addcmul addcdiv lerp maximum minimum sin cos erf".split()
-)
+_ARITHMETIC = ("add", "sub", "mul", "div", "neg", "addcmul", "addcdiv", "lerp", "reciprocal")
+_BOUNDS = ("abs", "sign", "clamp", "clamp_min", "clamp_max", "maximum", "minimum")
+_CURVES = ("exp", "log", "log1p", "expm1", "sqrt", "rsqrt", "square", "pow", "sin", "cos", "erf")
+ENTRYWISE = frozenset((*_ARITHMETIC, *_BOUNDS, *_CURVES, "tanh", "sigmoid"))
 # May be stored over the first operand only.
 OVER_FIRST = frozenset(("relu", "masked_fill", "scatter_add", "threshold_backward"))
 _NEVER = 1 << 60

@@ -21,6 +21,8 @@ from shoal.engines.inplace import make_plan
 from shoal.engines.trace_blocks import use_blocks
 from shoal.engines.trace_clean import clean
 from shoal.engines.trace_emit import Bind, Run, write
+from shoal.engines.trace_nodes import value
+from shoal.engines.trace_scale import scale_last
 
 Tensors = Sequence[Tensor]
 Step = Callable[[list[Tensor], list[Tensor], list[Tensor]], list[Tensor]]
@@ -29,7 +31,7 @@ Step = Callable[[list[Tensor], list[Tensor], list[Tensor]], list[Tensor]]
 _TRACING = threading.Lock()
 
 
-class Untraceable(Exception):
+class Untraceable(Exception):  # noqa: N818 (a state of affairs, not a mistake)
     """The step cannot be recorded; the message says why in one sentence."""
 
 
@@ -60,7 +62,7 @@ class Replay:
     def __call__(
         self, carry: Tensors, fixed: Tensors, batch: Tensors, rate: float | None = None
     ) -> None:
-        """Do one step; ``carry`` is updated in place."""
+        """Do one step; ``carry`` is updated in place and must share no memory with the rest."""
         self.bind(carry, fixed)(list(batch), 0.0 if rate is None else rate)
 
 
@@ -102,6 +104,11 @@ def _record(step: Step, tensors: list[Tensor], counts: tuple[int, int, int]) -> 
         raise Untraceable(f"the step cannot be traced: {reason}") from error
     if _mutates(module):
         raise Untraceable("the step cannot be traced: it changes its inputs in place")
+    returned = next(n for n in module.graph.nodes if n.op == "output").args[0]
+    before = [(t.shape, t.dtype) for t in tensors[: counts[0]]]
+    after = [(t.shape, t.dtype) for t in map(value, returned) if isinstance(t, Tensor)]
+    if before != after:
+        raise Untraceable("the step cannot be traced: its result is not shaped like the carry")
     return module
 
 
@@ -141,9 +148,7 @@ def _copied(graph: fx.Graph) -> fx.Graph:
     return copy
 
 
-def _rate_number(
-    graph: fx.Graph, fixed: list[fx.Node], rate: int | None, rewrite: bool
-) -> fx.Node:
+def _rate_number(graph: fx.Graph, fixed: list[fx.Node], rate: int | None, rewrite: bool) -> fx.Node:
     """An input for the rate as a Python number; nothing reads the tensor any more."""
     last = [n for n in graph.nodes if n.op == "placeholder"][-1]
     with graph.inserting_after(last):
@@ -170,6 +175,7 @@ def _rewrite(module: fx.GraphModule, theta: fx.Node) -> None:
     trace_rules.pool_before_relu(module.graph)
     clean(module)
     use_blocks(module, theta)
+    scale_last(module.graph)
     trace_rules.scale_inside_sums(module.graph)
     module.graph.lint()
 
@@ -178,13 +184,13 @@ def _agree(
     plain: Bind, fast: Bind, carry: Tensors, fixed: Tensors, batch: Tensors, rate: int | None
 ) -> bool:
     """Whether the rewritten step does what the recorded one does, on the tensors at hand."""
-    value = 0.0 if rate is None else float(fixed[rate])
+    number = 0.0 if rate is None else float(fixed[rate])
     results: list[list[Tensor]] = []
     with torch.inference_mode():
         for bind in (plain, fast):
             own = [t.clone() for t in carry]
             try:
-                bind(own, list(fixed))(list(batch), value)
+                bind(own, list(fixed))(list(batch), number)
             except Exception:
                 if bind is plain:
                     raise

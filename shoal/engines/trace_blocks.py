@@ -30,6 +30,9 @@ from shoal.engines.trace_rules import times
 # Below this many products the batched matrix product is a plain loop without set-up cost, so that
 # it beats a sum followed by an addition.
 _PLAIN_LOOP = 400
+# A batched product into a part of a vector is one call of the matrix library for each client.
+# For blocks smaller than this, one call for all and a copy costs less.
+_SMALL_BLOCK = 4096
 
 
 class Block(NamedTuple):
@@ -168,7 +171,7 @@ def _block(
         while (step := _inverse(node)) is not None:
             try:
                 spot = getattr(spot, step[0])(*step[1])
-            except RuntimeError:
+            except (RuntimeError, ValueError):
                 break  # the vector's strides do not allow this view
             path.append(step)
             node = node.args[0]  # type: ignore[assignment]
@@ -188,7 +191,8 @@ def _inverse(node: fx.Node) -> tuple[str, tuple[Any, ...]] | None:
     if name == "t":
         return "t", ()
     if name == "permute":
-        order: Any = [d % len(shape(node)) for d in node.args[1]]  # type: ignore[union-attr]
+        asked: Any = node.args[1]
+        order = [d % len(shape(node)) for d in asked]
         return "permute", tuple(order.index(d) for d in range(len(order)))
     return None
 
@@ -196,7 +200,9 @@ def _inverse(node: fx.Node) -> tuple[str, tuple[Any, ...]] | None:
 def _product(graph_module: fx.GraphModule, node: fx.Node) -> tuple[fx.Node, ...]:
     """The factors of a block that is a matrix product nobody else needs."""
     if op_name(node) in ("mm", "bmm") and len(node.users) == 1:
-        return tuple(node.args)  # type: ignore[arg-type]
+        clients = shape(node)[0] if op_name(node) == "bmm" else 1
+        small = clients > 1 and value(node).numel() < clients * _SMALL_BLOCK
+        return () if small else tuple(node.args)  # type: ignore[arg-type]
     if op_name(node) == "sum" and len(node.args) == 3 and not node.kwargs:
         rows, dims, kept = node.args
         if is_tensor(rows) and kept and len(shape(rows)) == 3 and dims == [1]:  # type: ignore[arg-type]

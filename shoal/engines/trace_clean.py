@@ -88,7 +88,7 @@ def _merge_views(_: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     if name in _RESHAPES and op_name(source) in _RESHAPES:
         try:
             return insert(node.graph, aten.view.default, inner, list(shape(node)))
-        except RuntimeError:
+        except (RuntimeError, ValueError):
             return None  # the strides do not allow it in one go
     return None
 
@@ -122,7 +122,8 @@ def _constant_value(node: fx.Node, known: dict[fx.Node, Tensor]) -> Tensor | Non
     if name == "full_like" and is_number(node.args[1]):
         return torch.full(shape(node), node.args[1], dtype=dtype(node))  # type: ignore[arg-type]
     if (name in _MAKERS and not inputs) or (inputs and all(i in known for i in inputs)):
-        args, kwargs = (map_arg(a, known.__getitem__) for a in (node.args, node.kwargs))
+        args: Any = map_arg(node.args, known.__getitem__)
+        kwargs: Any = map_arg(node.kwargs, known.__getitem__)
         result = node.target(*args, **kwargs)  # type: ignore[operator]
         return result if isinstance(result, Tensor) else None
     return None

@@ -100,8 +100,8 @@ class Writer:
         )
 
     def _loose(self, node: fx.Node) -> bool:
-        """Whether strides at run time may differ from those of the trace (convolutions)."""
-        return self.plan.owner(node).op == "call_function"
+        """Whether strides at run time may differ from the trace's (convolutions, batches)."""
+        return self.plan.owner(node) not in self.plan.carry
 
     def emit(self, node: fx.Node) -> None:
         """Write the statements of one node."""

@@ -20,10 +20,9 @@ from shoal.engines.trace_nodes import (
     shape,
     store_constant,
     swap,
-    value,
 )
 
-_ARITHMETIC = {
+_ARITHMETIC: dict[str, Any] = {
     "neg": operator.neg,
     "mul": operator.mul,
     "add": operator.add,
@@ -109,7 +108,7 @@ def pool_before_relu(graph: fx.Graph) -> None:
         if len(relu.users) != len(users) or len(relu.args[0].users) != 1:
             continue
         pool = users.pop("max_pool2d_with_indices", None)
-        back, gate = users.pop("max_pool2d_with_indices_backward", None), None
+        back = users.pop("max_pool2d_with_indices_backward", None)
         gate = users.pop("threshold_backward", None)
         if users or not (pool and back and gate):
             continue
@@ -184,5 +183,4 @@ __all__ = [
     "scale_inside_sums",
     "simplify_losses",
     "times",
-    "value",
 ]

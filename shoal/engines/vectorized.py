@@ -112,7 +112,7 @@ class _Active:
     """Clients of a chunk that have not stopped, and what they did so far."""
 
     def __init__(self, compiled: Compiled, chunk: Chunk, rate: Tensor) -> None:
-        self.chunk = chunk
+        self.chunk, self.largest = chunk, len(chunk.members)
         self.given: Given = chunk.given()
         self.local: Local = chunk.local()
         clock = chunk.order.clock(0)
@@ -173,8 +173,10 @@ def _epoch(compiled: Compiled, active: _Active, epoch: int, rate: Tensor) -> Non
     chunk, order = active.chunk, active.chunk.order
     stepper = _Stepper(compiled, active, epoch, rate)
     steps = chunk.steps(active.steps)
-    sizes = _sizes(len(chunk.members)) if compiled.stacked else [1]
-    for step in range(max(steps)):
+    sizes = _sizes(active.largest) if compiled.stacked else [1]
+    regular = chunk.regular(steps) if compiled.stacked or len(chunk.members) == 1 else 0
+    stepper.regular_steps(regular)
+    for step in range(regular, max(steps)):
         for piece in chunk.pieces(step, steps):
             for begin, end in spans(piece.end - piece.begin, sizes):
                 stepper.step(step, piece, piece.begin + begin, piece.begin + end)
@@ -197,16 +199,30 @@ class _Stepper:
         self.compiled, self.active, self.epoch, self.rate = compiled, active, epoch, rate
         self.value = active.chunk.order.rates[epoch]
         self.shuffled = active.chunk.epoch(epoch)
-        self.bound: dict[tuple[int, int, int, bool], Callable[..., object]] = {}
+        self.bound: dict[tuple[int, int, int], Callable[..., object]] = {}
+
+    def regular_steps(self, steps: int) -> None:
+        """Steps that all clients take with full batches: no look-ups inside the loop."""
+        clients, run, value = len(self.active.chunk.members), None, self.value
+        stacked, noisy = self.compiled.stacked, self.compiled.program.noisy
+        for step, moving in enumerate(self.shuffled.blocks(steps)):
+            noise = self._noise(step, 0, clients) if noisy else ()
+            if run is None:
+                run = self._bind(0, clients, Batch(*moving), noise)
+            if noisy:
+                moving += tree.leaves(noise)
+            run(moving if stacked else [t[0] for t in moving], value)
+
+    def _noise(self, step: int, begin: int, end: int) -> tuple[Tree, ...]:
+        clients = [m.client for m in self.active.chunk.members[begin:end]]
+        return step_noise(self.active.chunk.order, clients, self.epoch, step)
 
     def step(self, step: int, piece: Piece, begin: int, end: int) -> None:
         """One step of clients ``begin..end``."""
         batch = self.shuffled.batch(piece, step, begin, end)
-        noise: tuple[Tree, ...] = ()
-        if self.compiled.program.noisy:
-            clients = [m.client for m in self.active.chunk.members[begin:end]]
-            noise = step_noise(self.active.chunk.order, clients, self.epoch, step)
-        key = (begin, end, piece.length, piece.ragged)
+        noisy = self.compiled.program.noisy
+        noise: tuple[Tree, ...] = self._noise(step, begin, end) if noisy else ()
+        key = (begin, end, piece.length)
         if key not in self.bound:
             self.bound[key] = self._bind(begin, end, batch, noise)
         moving = tree.leaves((batch, noise))

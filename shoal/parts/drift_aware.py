@@ -52,6 +52,14 @@ class DriftAware(Part):
         square = delta * delta
         m = self.beta1 * old.m + (1.0 - self.beta1) * delta
         v = self.beta2 * old.v + (1.0 - self.beta2) * square
+        beta3, d = self._disparity(old, square, v)
+        gap = v.sqrt() - d
+        denominator = (gap.clamp_min(0.0) if self.guard else gap) + self.tau
+        theta = view.theta + (self.eta_g * factor) * m / denominator
+        return Stepped(theta, Drift(m, v, d, beta3, denominator))
+
+    def _disparity(self, old: Drift, square: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """``b3`` and ``d``: how far the squared update is above its running mean."""
         surprise = square - v
         scale = surprise.abs() + old.v.abs()
         beta3 = torch.where(
@@ -59,11 +67,7 @@ class DriftAware(Part):
             old.v.abs() / scale.clamp_min(torch.finfo(scale.dtype).tiny),
             torch.ones_like(scale),
         )
-        d = beta3 * old.d + (1.0 - beta3) * surprise
-        gap = v.sqrt() - d
-        denominator = (gap.clamp_min(0.0) if self.guard else gap) + self.tau
-        theta = view.theta + (self.eta_g * factor) * m / denominator
-        return Stepped(theta, Drift(m, v, d, beta3, denominator))
+        return beta3, beta3 * old.d + (1.0 - beta3) * surprise
 
     def report(self, view: ServerView) -> dict[str, Tensor]:
         state = view.state

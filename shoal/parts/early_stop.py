@@ -27,7 +27,7 @@ class EarlyStop(Part):
     with infinity (``inf``, at least two epochs, as one public implementation does).
 
     Deviations: the loss is the mean over validation samples (the paper sums; its thresholds only
-    make sense for means). The weights after the last epoch that ran are returned, without roll-back.
+    make sense for means). The weights after the last epoch that ran are returned, no roll-back.
     """
 
     gamma: float | None = 0.04

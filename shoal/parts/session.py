@@ -17,7 +17,7 @@ Similarity = Literal["per_tensor_normalized", "l2"]
 
 
 class Sessions(NamedTuple):
-    """``session`` counts sessions begun; rows of ``last`` and ``probes`` are post-pilot sessions."""
+    """``session`` counts sessions begun; ``last``, ``probes``: one row a post-pilot session."""
 
     session: Tensor
     pilot: Tensor  # sum of the pilot sessions' last models, then their mean
@@ -40,10 +40,10 @@ class SessionStart(Part):
        sessions; the start is ``sum_z alpha_z w_z^last``.
 
     Parameters: ``P`` (1), ``V`` (1), ``R`` (10), ``similarity`` (``per_tensor_normalized``: each
-    weight tensor of G scaled to unit length, biases left out, distances averaged over tensors, as in
-    the released code; ``l2``: eq. (5)), ``probe_rate`` (times the session's rate: 0.5 as released),
-    ``first_session`` (``initial``: session P starts from ``w^0``, as released; ``latest``),
-    ``keep`` (most past sessions remembered; None keeps all).
+    weight tensor of G scaled to unit length, biases left out, distances averaged over tensors, as
+    in the released code; ``l2``: eq. (5)), ``probe_rate`` (times the session's rate: 0.5, as
+    released), ``first_session`` (``initial``: session P starts from ``w^0``, as released;
+    ``latest``), ``keep`` (most past sessions remembered; None keeps all).
 
     Deviations: ``w^(V-1)`` and ``w^(sT+T-1)`` are read as "after V" and "after T" aggregations;
     ``G_s`` is saved for every ``s >= P``. Tensors of zero length are skipped.

@@ -62,14 +62,24 @@ def segment(problem: dict[str, Any], rounds: int, width: int, offset: int = 0) -
 
 
 def settings_of(case: Case) -> Settings:
-    """Everything ``play_round`` needs, in float64 with full gradients."""
+    """Everything ``play_round`` needs; a case that cannot be read is the file's fault."""
+    try:
+        return _settings(case)
+    except KeyError as error:
+        raise UserError(f"{error.args[0]!r} is missing") from error
+    except (TypeError, ValueError, IndexError, AttributeError) as error:
+        raise UserError(f"cannot be read ({error})") from error
+
+
+def _settings(case: Case) -> Settings:
+    """In float64, with full gradients: a batch is one row, and a row is the whole client."""
     hyper = case["hyperparameters"]
     sizes = tuple((name, size) for name, size in case["problem"].get("layout", ()))
     sgd = Sgd(momentum=hyper.get("momentum", 0.0), weight_decay=hyper.get("weight_decay", 0.0))
     world = world_of(case)
     steps = hyper.get("K")
     epochs = hyper.get("E") or hyper.get("L") or (max(steps) if isinstance(steps, list) else steps)
-    rate = hyper["eta"] if "eta" in hyper else hyper["eta0"]
+    rate = hyper["eta0"] if "eta0" in hyper else hyper["eta"]
     return Settings(
         Program(method_of(case), QuadraticTask(start_of(case), sizes), sgd),
         world,

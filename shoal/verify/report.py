@@ -15,7 +15,7 @@ from rich.table import Table
 from shoal.errors import UserError
 from shoal.verify import builders, runners
 from shoal.verify.compare import Comparison
-from shoal.verify.registry import BUILDERS, FORMULAS, RUNNERS, Case, Found, names_of
+from shoal.verify.registry import BUILDERS, FORMULAS, RUNNERS, Case, names_of
 
 Status = Literal["ok", "deviates", "not run"]
 SHOWN = 3  # problems listed for each case
@@ -71,7 +71,7 @@ class Report:
         }
 
 
-# ---- running --------------------------------------------------------------------------------------
+# ---- running -------------------------------------------------------------------------------------
 def verify_file(path: Path) -> Report:
     """Plays every case of the file in float64 on the loop engine and compares the whole of it."""
     cases, tolerance = read_cases(path)
@@ -84,9 +84,12 @@ def verify_case(case: Case, tolerance: float) -> CaseResult:
     if reason:
         return CaseResult(*names, "not run", problems=(reason,))
     try:
-        found = _played(case)
+        found = RUNNERS[case["kind"]](case)
     except UserError as error:
         raise UserError(f"case {case['id']!r}: {error}") from error
+    except Exception as error:  # a method that breaks down is a finding about that case
+        problem = f"breaks down with {type(error).__name__}: {error}"
+        return CaseResult(*names, "deviates", problems=(problem,))
     check = Comparison(tolerance)
     if "expected_global" in case:
         check.compare({"global": case["expected_global"]}, {"global": found.models})
@@ -95,28 +98,18 @@ def verify_case(case: Case, tolerance: float) -> CaseResult:
     return CaseResult(*names, status, check.values, check.worst, tuple(check.problems))
 
 
-def _played(case: Case) -> Found:
-    try:
-        return RUNNERS[case["kind"]](case)
-    except KeyError as error:
-        raise UserError(f"{error.args[0]!r} is missing") from error
-    except (TypeError, ValueError, IndexError) as error:
-        raise UserError(f"cannot be read ({error})") from error
-
-
 def why_not(case: Case) -> str | None:
     """Why a case cannot be run yet; None if it can."""
-    if case["kind"] not in RUNNERS:
-        return f"no runner for cases of kind {case['kind']!r} yet"
-    if case["kind"] == "formula":
-        known, what = set(FORMULAS), "no formula registered yet for"
-    else:
-        known, what = set(BUILDERS), "not in the catalog yet:"
-    missing = [name for name in names_of(case) if name not in known]
-    return f"{what} {', '.join(missing)}" if missing else None
+    kind, names = case["kind"], names_of(case)
+    if kind not in RUNNERS:
+        return f"cases of kind {kind!r} have no runner yet"
+    if kind == "formula":
+        return None if names[0] in FORMULAS else f"{names[0]} has no formula yet"
+    missing = [name for name in names if name not in BUILDERS]
+    return f"{' and '.join(missing)} is not in the catalog yet" if missing else None
 
 
-# ---- reading --------------------------------------------------------------------------------------
+# ---- reading -------------------------------------------------------------------------------------
 def read_cases(path: Path) -> tuple[list[Case], float]:
     """The cases of a file and its tolerance; a broken file is one sentence."""
     try:
@@ -148,7 +141,7 @@ def _check_case(path: Path, index: int, case: Any) -> None:
         raise UserError(f"{path}: case {case['id']!r} expects nothing, so it would check nothing")
 
 
-# ---- showing --------------------------------------------------------------------------------------
+# ---- showing -------------------------------------------------------------------------------------
 def render(report: Report, *, as_json: bool = False, console: Console | None = None) -> None:
     """Prints the report: a table, what deviates and where, and what was not run and why."""
     if as_json:

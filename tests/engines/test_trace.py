@@ -144,7 +144,9 @@ def test_clipping_by_the_norm_of_each_client(dtype: torch.dtype) -> None:
     def step(carry: list[Tensor], fixed: list[Tensor], batch: list[Tensor]) -> list[Tensor]:
         def client(theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
             g = one(theta, x, y)
-            return theta - fixed[0] * g * (0.1 / (g.norm() + 1e-9)).clamp(max=1.0)
+            clipped = g * (0.1 / (g.norm() + 1e-9)).clamp(max=1.0)
+            new: Tensor = theta - fixed[0] * clipped
+            return new
 
         return [vmap(client)(carry[0], *batch)]
 
@@ -237,7 +239,8 @@ class Small(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = torch.max_pool2d(torch.relu(self.first(x)), 2)
-        return self.last(torch.relu(self.second(x)).flatten(1))
+        result: Tensor = self.last(torch.relu(self.second(x)).flatten(1))
+        return result
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -260,6 +263,71 @@ def test_one_client_with_convolutions(dtype: torch.dtype, momentum: bool) -> Non
         for _ in range(4)
     ]
     check(step, carry, [rate(dtype)], rounds)
+
+
+class Mixed(nn.Module):
+    """Layers whose backward passes look nothing like a matrix product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(11, 8)
+        self.inner = nn.Linear(8, 8)
+        self.norms = nn.Sequential(nn.LayerNorm(8), nn.GELU(), nn.GroupNorm(2, 8), nn.Tanh())
+        self.last = nn.Linear(8, CLASSES, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.last(self.norms(self.inner(self.table(x).mean(-2))))
+        return result
+
+
+@pytest.mark.parametrize("build", [Small, Mixed])
+def test_stacked_clients_of_other_networks(build: type[nn.Module]) -> None:
+    task = ModuleTask(build, dtype=torch.float64)
+    g = vmap(gradient(task))
+
+    def step(carry: list[Tensor], fixed: list[Tensor], batch: list[Tensor]) -> list[Tensor]:
+        return [carry[0] - fixed[0] * g(carry[0], *batch)]
+
+    torch.manual_seed(0)
+    rounds = [
+        [
+            torch.randn(CLIENTS, ROWS, 1, 10, 10).double()
+            if build is Small
+            else torch.randint(0, 11, (CLIENTS, ROWS, 4)),
+            torch.randint(0, CLASSES, (CLIENTS, ROWS)),
+        ]
+        for _ in range(3)
+    ]
+    check(step, stacked(task), [rate(torch.float64)], rounds)
+
+
+def test_masks_from_outside_and_a_loss_in_the_carry() -> None:
+    task = mlp(torch.float64)
+    chosen = task.layout.mask(["0."])
+
+    def loss(theta: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        batch = Batch(x, y)
+        mean = mean_loss(task, task.forward(theta, batch, theta[:0], True), batch)
+        return mean, mean
+
+    def step(carry: list[Tensor], fixed: list[Tensor], batch: list[Tensor]) -> list[Tensor]:
+        g, value = vmap(grad(loss, has_aux=True))(carry[0], *batch)
+        return [torch.where(chosen, carry[0] - fixed[0] * g, carry[0]), carry[1] + value]
+
+    carry = [stacked(task)[0], torch.zeros(CLIENTS, dtype=torch.float64)]
+    check(step, carry, [rate(torch.float64)], batches(torch.float64))
+
+
+def test_a_rewriting_that_disagrees_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = mlp(torch.float64)
+    g = vmap(gradient(task))
+
+    def step(carry: list[Tensor], fixed: list[Tensor], batch: list[Tensor]) -> list[Tensor]:
+        return [carry[0] - fixed[0] * g(carry[0], *batch)]
+
+    monkeypatch.setattr("shoal.engines.trace._agree", lambda *_: False)
+    given = stacked(task), [rate(torch.float64)], batches(torch.float64)
+    check(step, *given, rewritten=False)
 
 
 def test_quadratics() -> None:
@@ -341,6 +409,11 @@ def test_data_dependent_steps_are_refused_in_one_sentence() -> None:
     with pytest.raises(Untraceable) as caught:
         compile_step(step, [torch.ones(3)], [], [torch.ones(2)], rate=None)
     assert "\n" not in str(caught.value)
+
+
+def test_results_unlike_the_carry_are_refused() -> None:
+    with pytest.raises(Untraceable, match="shaped like the carry"):
+        compile_step(lambda c, f, b: [c[0].sum()], [torch.ones(3)], [], [], rate=None)
 
 
 def test_other_shapes_are_refused() -> None:

@@ -15,9 +15,7 @@ from shoal.parts.local_sgd import Sgd
 
 COMPOSED: dict[str, Method] = {
     "fedinit + scaffold": catalog.scaffold() | catalog.fedinit(),
-    "flash + special + dynamic_init": catalog.flash()
-    | catalog.special()
-    | catalog.dynamic_init(),
+    "flash + special + dynamic_init": catalog.flash() | catalog.special() | catalog.dynamic_init(),
     "all five": catalog.dynamic_init()
     | catalog.fedinit()
     | catalog.flash()

@@ -16,7 +16,7 @@ from shoal.verify.recorder import Recorder
 from shoal.verify.registry import Hyper, Values, builder, extras, formula, pick
 
 
-# ---- DynamicInit, Previous, Average ---------------------------------------------------------------
+# ---- DynamicInit, Previous, Average --------------------------------------------------------------
 @builder("DynamicInit")
 def dynamic_init(hyper: Hyper) -> Method:
     settings = pick(hyper, "P", "V", "R", "similarity", "first_session")
@@ -48,7 +48,7 @@ def mixes(history: History) -> dict[str, Values]:
     return {"sessions": rows}
 
 
-# ---- FedInit --------------------------------------------------------------------------------------
+# ---- FedInit -------------------------------------------------------------------------------------
 @builder("FedInit")
 def fedinit(hyper: Hyper) -> Method:
     return catalog.fedinit(**pick(hyper, "beta", "aggregate", "unseen"))
@@ -60,7 +60,7 @@ def starts(history: History) -> dict[str, Values]:
     return {"local_start": [{c: t.start.tolist() for c, t in now.items()} for now in trips]}
 
 
-# ---- FLASH ----------------------------------------------------------------------------------------
+# ---- FLASH ---------------------------------------------------------------------------------------
 @builder("FLASH")
 def flash(hyper: Hyper) -> Method:
     names = ("gamma", "eta_g", "beta1", "beta2", "tau", "guard", "l0")
@@ -77,7 +77,7 @@ def drifts(history: History) -> dict[str, Values]:
     return {"per_round": rows}
 
 
-# ---- SPECIAL, SPECIAL-C ---------------------------------------------------------------------------
+# ---- SPECIAL, SPECIAL-C --------------------------------------------------------------------------
 @builder("SPECIAL")
 def special(hyper: Hyper) -> Method:
     return catalog.special(lam=hyper["lambda"])
@@ -88,7 +88,7 @@ def special_c(hyper: Hyper) -> Method:
     return catalog.special_c(lam=hyper["lambda"], **pick(hyper, every="prox_every"))
 
 
-# ---- FedAgg ---------------------------------------------------------------------------------------
+# ---- FedAgg --------------------------------------------------------------------------------------
 @builder("FedAgg")
 def fedagg(hyper: Hyper) -> Method:
     return catalog.fedagg(**pick(hyper, "alpha", "feedback", "eta_min", "eta_max", epochs="L"))

@@ -1,0 +1,94 @@
+"""The benchmarks' workloads as shoal federations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.bare import RATE, Workload, cohort_of
+from shoal.engines.base import Engine
+from shoal.federation import Federation, Settings
+from shoal.local import Program
+from shoal.method import Method
+from shoal.parts.local_sgd import Sgd
+from shoal.round import play_round
+from shoal.task import ModuleTask
+from shoal.types import ClientData, Pool
+from shoal.worlds.base import Moment
+
+
+@dataclass(frozen=True)
+class StillWorld:
+    """The same members with the same rows in every round."""
+
+    pool: Pool
+    clients: int
+    rows: int
+    rounds: int = 10**6
+
+    @property
+    def pad(self) -> int:
+        return 0
+
+    def at(self, round: int) -> Moment:
+        return Moment(round, 0, 0, range(self.clients), None, round, self.rounds)
+
+    def train(self, client: int, round: int) -> ClientData:
+        rows = torch.arange(client * self.rows, (client + 1) * self.rows)
+        return ClientData(self.pool, rows, self.pool.y[rows], float(self.rows))
+
+    def validation(self, client: int, round: int) -> ClientData | None:
+        return None
+
+    def tests(self, round: int) -> dict[str, ClientData]:
+        return {}
+
+    def saved(self) -> dict[str, Any]:
+        return {}
+
+
+class ShoalRounds:
+    """A shoal federation on a workload, from the bare loop's start, with its cohorts."""
+
+    def __init__(
+        self,
+        work: Workload,
+        method: Method,
+        engine: Engine,
+        x: Tensor,
+        y: Tensor,
+        start: list[Tensor],
+        rounds: int = 2000,
+        epochs: int = 1,
+    ) -> None:
+        task = ModuleTask(work.build, classes=10)
+        pool = Pool(x.reshape(-1, *x.shape[2:]), y.reshape(-1))
+        world = StillWorld(pool, work.clients, work.rows)
+        cohorts = tuple(tuple(cohort_of(work, r)) for r in range(rounds))
+        self.engine = engine
+        self.settings = Settings(
+            Program(method, task, Sgd()),
+            world,
+            seed=0,
+            rates=lambda moment: (RATE,) * epochs,
+            cohorts=cohorts,
+            uniform=True,
+            batch=work.batch,
+            shuffle=False,  # as the bare loop: rows in file order
+        )
+        named = dict(zip(task.layout.names, start, strict=True))
+        self.federation = Federation.fresh(self.settings, task.pack(named), world.at(0), RATE)
+        self.before: Moment | None = None
+
+    def round(self, number: int) -> None:
+        moment = self.settings.world.at(number)
+        play_round(self.federation, self.settings, moment, self.engine, self.before)
+        self.before = moment
+
+    def named(self) -> list[Tensor]:
+        """Parameters in the module's order, to compare with the bare loop."""
+        exported = self.settings.task.export(self.federation.models[0])
+        return [exported[name] for name in self.settings.task.layout.names]

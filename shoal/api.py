@@ -1,0 +1,106 @@
+"""``shoal.run(...)``: a run from Python, without files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from shoal import catalog
+from shoal.config.build import Plan, build
+from shoal.config.config import from_mapping
+from shoal.errors import UserError
+from shoal.journal import packed, write_clients
+from shoal.method import Method
+from shoal.player import Player, Record
+from shoal.round import ClientReport
+from shoal.rundir import RunDir, dump_json, write_bytes, write_text
+from shoal.summary import summary
+from shoal.worlds.base import World
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run: its records, what they come to, and the global model by parameter name."""
+
+    plan: Plan
+    rounds: list[Record]
+    summary: dict[str, Any]
+    model: dict[str, Tensor]
+    clients: list[tuple[int, list[ClientReport]]]
+
+    def save(self, directory: str | Path, *, force: bool = False) -> Path:
+        """The run directory that ``shoal run`` would have made, but for its checkpoint."""
+        from safetensors.torch import save
+
+        where = RunDir(Path(directory))
+        where.create(self.plan.config.complete(), self.plan.world.saved(), force)
+        write_text(where.rounds, "".join(dump_json(record) + "\n" for record in self.rounds))
+        rows = where.path / ".clients.rows"
+        rows.write_bytes(b"".join(packed(round, reports) for round, reports in self.clients))
+        write_clients(rows, where.clients)
+        rows.unlink()
+        write_bytes(where.model, save({n: t.cpu().contiguous() for n, t in self.model.items()}))
+        write_text(where.summary, dump_json(self.summary, indent=2) + "\n")
+        return where.path
+
+
+def run(
+    *,
+    world: World | Mapping[str, Any] | str | None = None,
+    method: Method | str | Mapping[str, Any] | list[Any] = "fedavg",
+    seed: int = 0,
+    **config: Any,
+) -> Result:
+    """Run a method in a world, in memory.
+
+    ``world`` and ``method`` are objects, or what a config says of them; every other key of a
+    config (``data``, ``model``, ``local``, ``participation``, ``problem`` ...) is a keyword
+    argument with the config's default.
+
+    >>> result = run(problem={"a": [1, 2], "b": [2, -1], "n": [1, 3], "w0": [1], "rounds": 2},
+    ...              weights="uniform", local={"epochs": 2, "rate": 0.1}, engine="loop")
+    >>> [round(record["theta"][0], 6) for record in result.rounds]
+    [0.735, 0.542875]
+    """
+    values: dict[str, Any] = {"seed": seed, **config}
+    built_world, built_method = None, None
+    if isinstance(world, str | Mapping):
+        values["world"] = world if isinstance(world, str) else dict(world)
+    elif world is not None:
+        built_world = world
+        values["world"] = getattr(world, "spec", {"name": type(world).__name__})
+    if isinstance(method, Method):
+        built_method = method
+        values["method"] = spec_of(method)
+    else:
+        values["method"] = dict(method) if isinstance(method, Mapping) else method
+    return play(build(from_mapping(values), built_method, built_world))
+
+
+def spec_of(method: Method) -> str | list[str]:
+    """What a config would say of a method; its description where a config cannot say it."""
+    names = method.name.split(" + ")
+    try:
+        same = catalog.build(names) == method
+    except UserError:
+        same = False
+    return names if same else repr(method)
+
+
+def play(plan: Plan) -> Result:
+    """Every round of a plan."""
+    player = Player(plan)
+    records: list[Record] = []
+    clients: list[tuple[int, list[ClientReport]]] = []
+    try:
+        while not player.done:
+            record, reports = player.play()
+            records.append(record)
+            clients.append((record["round"], reports))
+        return Result(plan, records, summary(plan, records), player.tensors(), clients)
+    finally:
+        player.close()

@@ -1,0 +1,225 @@
+"""Checkpoints: safetensors for tensors, JSON for the rest, nothing that executes.
+
+A checkpoint is a directory ``checkpoint/00000020`` (20 rounds are done) with shards of tensors and
+a ``manifest.json`` that holds their SHA-256. It is written under another name, synced, and renamed;
+only then are older ones removed, but for the one before it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.numpy import save as dump
+from torch import Tensor
+
+from shoal.errors import UserError
+from shoal.federation import Federation
+from shoal.frozen import freeze, thaw
+from shoal.rundir import dump_json, sync_directory, write_bytes, write_text
+from shoal.types import Model
+
+FORMAT = 1
+SHARD_BYTES = 256 * 2**20
+KEPT = 2
+MANIFEST = "manifest.json"
+
+
+class CorruptError(Exception):
+    """What is wrong with one checkpoint."""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint that was read."""
+
+    federation: Federation
+    lengths: tuple[int, int]  # of the logs
+    skipped: str = ""  # why a newer one was passed over
+
+
+# ---- writing -------------------------------------------------------------------------------------
+def save(folder: Path, federation: Federation, lengths: tuple[int, int], config_hash: str) -> None:
+    """Write the checkpoint of ``federation.round`` finished rounds."""
+    folder.mkdir(exist_ok=True)
+    name = f"{federation.round:08d}"
+    staged, target = folder / f".{name}.new", folder / name
+    shutil.rmtree(staged, ignore_errors=True)
+    staged.mkdir()
+    shards = _Shards(staged)
+    manifest = {
+        "format": FORMAT,
+        "round": federation.round,
+        "config": config_hash,
+        "lengths": list(lengths),
+        "state": _frozen_state(federation, shards.add),
+    }
+    manifest["shards"] = shards.close()
+    body = dump_json(manifest)
+    write_text(staged / MANIFEST, dump_json({"sha256": _sha(body.encode()), "body": body}))
+    sync_directory(staged)
+    if target.exists():  # a corrupt one that a resumed run has come back to
+        shutil.rmtree(target)
+    os.rename(staged, target)
+    sync_directory(folder)
+    _prune(folder, federation.round)
+
+
+def _prune(folder: Path, round: int) -> None:
+    """Keep this one and the one before; later ones were corrupt, or this would not be round's."""
+    names = _names(folder)
+    good = [name for name in names if int(name) <= round]
+    for name in set(names) - set(good[:KEPT]):
+        shutil.rmtree(folder / name, ignore_errors=True)
+
+
+class _Shards:
+    """Tensors on their way to disk; at most one shard of them is held."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._held: dict[str, Any] = {}
+        self._bytes = self._count = 0
+        self._sums: dict[str, str] = {}
+
+    def add(self, leaf: Tensor) -> str:
+        """Keep a tensor; the name it can be found under."""
+        name = f"t{self._count:07d}"
+        self._count += 1
+        self._held[name] = leaf.detach().cpu().contiguous().numpy()
+        self._bytes += leaf.numel() * leaf.element_size()
+        if self._bytes >= SHARD_BYTES:
+            self._flush()
+        return name
+
+    def close(self) -> dict[str, str]:
+        self._flush()
+        return self._sums
+
+    def _flush(self) -> None:
+        if not self._held:
+            return
+        name, content = f"shard-{len(self._sums):05d}.safetensors", dump(self._held)
+        write_bytes(self._folder / name, content)
+        self._sums[name] = _sha(content)
+        self._held, self._bytes = {}, 0
+
+
+def _frozen_state(federation: Federation, add: Callable[[Tensor], str]) -> dict[str, Any]:
+    """The federation as JSON values, tensors replaced by their names."""
+    return {
+        "initial": freeze(federation.initial, add),
+        "models": [freeze(model, add) for model in federation.models],
+        "servers": [[freeze(state, add) for state in states] for states in federation.servers],
+        "endings": [[i, n, freeze(p, add)] for i, (n, p) in federation.endings.items()],
+        "ended": [list(pair) for pair in federation.ended.items()],
+        "paid": [list(pair) for pair in federation.paid.items()],
+        "noticed": federation.noticed,
+        "memories": [
+            [client, model, [freeze(memory, add) for memory in memories]]
+            for (client, model), memories in federation.store.items()
+        ],
+    }
+
+
+# ---- reading -------------------------------------------------------------------------------------
+def load(folder: Path, config_hash: str, device: str) -> Saved | None:
+    """The newest good checkpoint; None if there never was one."""
+    problems: list[str] = []
+    for name in _names(folder):
+        try:
+            saved = _load_one(folder / name, config_hash, device)
+        except CorruptError as error:
+            problems.append(f"checkpoint {name} {error}")
+            continue
+        skipped = f"{problems[0]}; going on from round {int(name)} instead" if problems else ""
+        return Saved(saved.federation, saved.lengths, skipped)
+    if problems:
+        raise UserError(f"{folder}: {problems[0]}, and there is no older one")
+    return None
+
+
+def _load_one(folder: Path, config_hash: str, device: str) -> Saved:
+    manifest = _manifest(folder)
+    if manifest["config"] != config_hash:
+        raise UserError(
+            f"{folder.parent.parent / 'config.yaml'} is not the config this run was started with; "
+            "put the old one back, or start a new run"
+        )
+    tensors = dict(_tensors(folder, manifest["shards"], device))
+    try:
+        federation = _thawed_state(manifest["state"], manifest["round"], tensors.__getitem__)
+        first, second = manifest["lengths"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptError(f"does not fit this version of the method ({error!r})") from None
+    return Saved(federation, (int(first), int(second)))
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    try:
+        outer = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        body: str = outer["body"]
+        good = _sha(body.encode()) == outer["sha256"]
+        manifest: dict[str, Any] = json.loads(body) if good else {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise CorruptError("has a manifest that cannot be read") from None
+    if not good:
+        raise CorruptError("has a manifest with a wrong checksum")
+    if manifest["format"] != FORMAT:
+        raise UserError(
+            f"{folder} has format {manifest['format']}; this version reads format {FORMAT}"
+        )
+    return manifest
+
+
+def _tensors(folder: Path, shards: dict[str, str], device: str) -> Iterator[tuple[str, Tensor]]:
+    from safetensors.torch import load_file
+
+    for name, checksum in shards.items():
+        path = folder / name
+        try:
+            if _file_sha(path) != checksum:
+                raise CorruptError(f"has a wrong checksum in {name}")
+            yield from load_file(path, device=device).items()
+        except (OSError, SafetensorError):
+            raise CorruptError(f"cannot be read in {name}") from None
+
+
+def _thawed_state(state: dict[str, Any], round: int, tensor: Callable[[str], Tensor]) -> Federation:
+    models = [Model(*thaw(model, tensor)) for model in state["models"]]
+    servers = [tuple(thaw(s, tensor) for s in states) for states in state["servers"]]
+    federation = Federation(Model(*thaw(state["initial"], tensor)), models, servers)
+    federation.endings = {i: (n, thaw(p, tensor)) for i, n, p in state["endings"]}
+    federation.ended = {client: serial for client, serial in state["ended"]}
+    federation.paid = {client: stage for client, stage in state["paid"]}
+    federation.noticed, federation.round = state["noticed"], round
+    for client, model, memories in state["memories"]:
+        federation.store.put(client, model, tuple(thaw(m, tensor) for m in memories))
+    return federation
+
+
+# ---- small things --------------------------------------------------------------------------------
+def _names(folder: Path) -> list[str]:
+    """Complete checkpoints, the newest first."""
+    if not folder.is_dir():
+        return []
+    return sorted((p.name for p in folder.iterdir() if p.name.isdigit()), reverse=True)
+
+
+def _sha(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _file_sha(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+__all__ = ["Saved", "load", "save"]

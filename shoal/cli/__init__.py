@@ -1,0 +1,46 @@
+"""The command line. Commands import what they need when they run: ``shoal --help`` is quick."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from shoal.cli.app import app
+from shoal.errors import UserError
+
+__all__ = ["app", "main"]
+
+BAD_INPUT, ABANDONED, INTERRUPTED = 2, 3, 130
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """The ``shoal`` command: exits 0, or 2 (bad input), 3 (below quorum), 130 (interrupted)."""
+    sys.exit(call(sys.argv[1:] if args is None else args))
+
+
+def call(args: Sequence[str]) -> int:
+    """Run a command line; what a user can put right is one line on stderr, no traceback."""
+    from typer.main import get_command
+
+    try:
+        result = get_command(app).main(list(args), prog_name="shoal", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except UserError as error:
+        return _say(str(error), BAD_INPUT)
+    except KeyboardInterrupt:
+        return _say("interrupted", INTERRUPTED)
+    except Exception as error:
+        # typer brings its own copy of click or uses the real one, so names decide, not classes
+        name = type(error).__name__
+        if name == "AbandonedError":
+            return _say(str(error), ABANDONED)
+        if name == "Abort":
+            return _say("interrupted", INTERRUPTED)
+        if hasattr(error, "format_message"):
+            return _say(error.format_message(), BAD_INPUT)
+        raise
+
+
+def _say(text: str, code: int) -> int:
+    print(f"shoal: {' '.join(text.split())}", file=sys.stderr)
+    return code

@@ -1,0 +1,57 @@
+"""``shoal methods``."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import typer
+
+
+def methods(
+    as_json: bool = typer.Option(False, "--json", help="Print JSON instead of a table."),
+) -> None:
+    """Every method, its parts, its paper, and whether it vectorises."""
+    found = described()
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("method", "parts", "weights", "vectorises", "paper", box=None, pad_edge=False)
+    for entry in found:
+        able = "yes" if entry["vectorises"] else f"no: {entry['why_not']}"
+        parts = " | ".join(entry["parts"]) or "-"
+        table.add_row(entry["name"], parts, entry["weights"], able, entry["paper"])
+    Console().print(table)
+
+
+def described() -> list[dict[str, Any]]:
+    """One entry a method of the catalog, at its defaults, by name."""
+    import inspect
+
+    from shoal import catalog
+    from shoal.part import SLOTS
+
+    found = []
+    for name, function in sorted(catalog.METHODS.items()):
+        method = function()
+        settings = inspect.signature(function).parameters.values()
+        found.append(
+            {
+                "name": name,
+                "parts": [type(part).__name__ for part in method.parts],
+                "paper": (inspect.getdoc(function) or "").split("\n")[0],
+                "weights": method.weights,
+                "slots": [slot for slot in SLOTS if method.fills(slot)],
+                "settings": {s.name: _plain(s.default) for s in settings},
+                "vectorises": not method.eager_reason,
+                "why_not": method.eager_reason,
+            }
+        )
+    return found
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,23 @@
+"""What ``run`` and ``resume`` share."""
+
+from __future__ import annotations
+
+import typer
+
+from shoal.cli.progress import Progress, closing_line
+from shoal.runner import Run
+
+INTERRUPTED = 130
+
+
+def play(run: Run) -> None:
+    """Play a run to its end, with progress; an interrupt leaves a checkpoint."""
+    directory = run.where.path
+    with Progress(run.player.rounds, run.player.federation.round) as progress:
+        try:
+            run.play(progress.show)
+        except KeyboardInterrupt:
+            text = f"shoal: interrupted; go on with: shoal resume {directory}"
+            typer.echo(text, err=True)
+            raise typer.Exit(INTERRUPTED) from None
+    typer.echo(closing_line(run.where))

@@ -1,0 +1,30 @@
+"""``shoal run``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+
+def run(
+    file: Path = typer.Argument(help="A config (YAML)."),
+    out: Path = typer.Option(..., "-o", "--out", help="The run directory; it must not exist."),
+    changes: list[str] = typer.Option(
+        [], "--set", metavar="KEY=VALUE", help="Change a key of the config: --set local.rate=0.1"
+    ),
+    engine: str = typer.Option("", help="auto, loop, vectorized or processes."),
+    force: bool = typer.Option(False, "--force", help="Replace an earlier run in that directory."),
+) -> None:
+    """Run a config into a directory.
+
+    Only the CPU is tested; `device: cuda` and `device: mps` are best effort.
+    """
+    from shoal.cli.play import play
+    from shoal.config import load
+    from shoal.rundir import RunDir
+    from shoal.runner import Run
+
+    RunDir(out).check_free(force)  # before the seconds that reading data takes
+    overrides = [*changes, f"engine={engine}"] if engine else changes
+    play(Run.create(out, load(file, overrides), force))

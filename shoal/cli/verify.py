@@ -1,0 +1,19 @@
+"""``shoal verify``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+
+def verify(
+    file: Path = typer.Argument(help="A file of worked examples (JSON)."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON instead of a table."),
+) -> None:
+    """Compare every worked example with what the methods do, to the file's tolerance."""
+    from shoal.verify.report import render, verify_file
+
+    report = verify_file(file)
+    render(report, as_json=as_json)
+    raise typer.Exit(report.exit_code)

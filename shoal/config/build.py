@@ -1,0 +1,140 @@
+"""From a config to everything a run needs; every check that can fail fails here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from shoal.config.config import Config, from_mapping
+from shoal.config.engine import resolved_device, resolved_engine
+from shoal.config.method import build as build_method
+from shoal.config.method import complete
+from shoal.config.subject import Subject, dataset_of, initial_of, quadratic, task_of, world_of
+from shoal.errors import UserError
+from shoal.federation import Rates, Settings
+from shoal.guard import Guard
+from shoal.local import Program
+from shoal.method import Method
+from shoal.part import Part
+from shoal.parts.local_adam import Adam
+from shoal.parts.local_sgd import Sgd
+from shoal.types import Model
+from shoal.worlds.base import Moment, World
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A resolved config and what it means."""
+
+    config: Config
+    settings: Settings
+    initial: Model
+
+    @property
+    def world(self) -> World:
+        return self.settings.world
+
+
+def build(config: Config, method: Method | None = None, world: World | None = None) -> Plan:
+    """The plan of a config. ``method`` and ``world`` stand in for the config's own, if given."""
+    if config.problem is not None and "batch" not in config.local.model_fields_set:
+        # a quadratic client's rows are its steps
+        config = _with(config, local={**config.local.model_dump(), "batch": 1})
+    if method is None:
+        config = _with(config, method=complete(config.method, config.local.epochs))
+    chosen = method if method is not None else build_method(config.method)
+    optimizer = optimizer_of(config)
+    chosen.check_optimizer(bool(getattr(optimizer, "adaptive", False)))
+    needs = any(part.validation_data for part in chosen.parts)
+    share = config.local.validation
+    validation = (0.3 if needs else 0.0) if share == "auto" else share
+    if config.model.init != "random":
+        init = str(Path(config.model.init).resolve())
+        config = _with(config, model={**config.model.model_dump(), "init": init})
+    device = resolved_device(config.device)
+    engine = resolved_engine(config.engine, chosen)
+    config = _with(
+        config,
+        device=device,
+        engine=engine,
+        local={**config.local.model_dump(), "validation": validation},
+    )
+    subject = _subject(config, validation, world)
+    task = subject.task
+    for part in chosen.fillers("transform_task"):
+        task = part.transform_task(task)
+    initial = subject.initial if task is subject.task else task.initial(config.seed)
+    initial = Model(initial.theta.to(device), initial.stats.to(device))
+    _check_participation(config, subject.world.at(0))
+    program = Program(chosen, task, optimizer)
+    settings = settings_of(config, program, subject.world)
+    return Plan(config, replace(settings, start=initial), initial)
+
+
+def settings_of(config: Config, program: Program, world: World) -> Settings:
+    guard, local = config.guard, config.local
+    return Settings(
+        program,
+        world,
+        config.seed,
+        rates_of(config),
+        config.participation,
+        config.sampling,
+        uniform=(config.weights or program.method.weights) == "uniform",
+        batch=local.batch,
+        steps=local.steps,
+        shuffle=local.shuffle,
+        guard=Guard(guard.enabled, guard.quorum, guard.retries, guard.norm),
+    )
+
+
+def rates_of(config: Config) -> Rates:
+    """One rate a local epoch, from where a round stands in the run and in its session."""
+    local = config.local
+
+    def rates(moment: Moment) -> tuple[float, ...]:
+        return local.schedule.rates(
+            local.rate,
+            local.epochs,
+            round=moment.round,
+            session_round=moment.session_round,
+            session_rounds=moment.session_rounds,
+        )
+
+    return rates
+
+
+def optimizer_of(config: Config) -> Part:
+    local = config.local
+    if local.optimizer == "sgd":
+        return Sgd(momentum=local.momentum, weight_decay=local.weight_decay, clip=local.clip)
+    if local.momentum:
+        raise UserError(
+            f"local.momentum is for sgd; {local.optimizer} has moments of its own, so leave it at 0"
+        )
+    return Adam(
+        weight_decay=local.weight_decay, clip=local.clip, decoupled=local.optimizer == "adamw"
+    )
+
+
+def _subject(config: Config, validation: float, world: World | None) -> Subject:
+    if config.problem is not None:
+        return quadratic(config.problem, config.seed)
+    data = dataset_of(config, config.device)
+    task = task_of(config, data)
+    initial = initial_of(config.model, task, config.seed)
+    return Subject(task, world or world_of(config, data, validation), initial)
+
+
+def _check_participation(config: Config, first: Moment) -> None:
+    wanted, here = config.participation, len(first.members)
+    if isinstance(wanted, int) and wanted > here:
+        raise UserError(
+            f"participation: {wanted} members a round were asked for, but only {here} are there at "
+            f"the start; write at most {here}, or a share such as 0.2"
+        )
+
+
+def _with(config: Config, **changes: object) -> Config:
+    """The config with other values, checked again."""
+    return from_mapping({**config.complete(), **changes})

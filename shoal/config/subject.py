@@ -1,0 +1,117 @@
+"""What is learnt, and where: the task and the world of a config."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from shoal import models, rng
+from shoal.config.config import Config, ModelChoice
+from shoal.config.problem import Problem
+from shoal.data.sources import Dataset
+from shoal.data.sources import load as load_data
+from shoal.errors import UserError
+from shoal.task import ModuleTask, QuadraticTask, Task
+from shoal.types import Model, Pool
+from shoal.worlds.base import World
+from shoal.worlds.quadratic import Quadratics, Segment
+
+
+class Subject(NamedTuple):
+    """A plain task (no part has transformed it yet), its world, and the initial model."""
+
+    task: Task
+    world: World
+    initial: Model
+
+
+def dataset_of(config: Config, device: str = "cpu") -> Dataset:
+    """The config's data, on its device."""
+    data = load_data(config.data.name, **config.data.options)
+    if device == "cpu":
+        return data
+    train, test = (Pool(p.x.to(device), p.y.to(device)) for p in (data.train, data.test))
+    return data._replace(train=train, test=test)
+
+
+def world_of(config: Config, data: Dataset, validation: float) -> World:
+    """The config's world over its data."""
+    from shoal.worlds.build import build
+
+    spec = {"name": config.world.name, **config.world.options}
+    world: World = build(spec, data, seed=config.seed, validation=validation)
+    return world
+
+
+def task_of(config: Config, data: Dataset) -> ModuleTask:
+    choice = config.model
+    if data.classes is None:
+        raise UserError(f"data: {data.name!r} has no classes, and every model here needs them")
+    make = partial(models.build, choice.name, data.shape, data.classes, **choice.options)
+    return ModuleTask(make, classes=data.classes)
+
+
+def initial_of(choice: ModelChoice, task: ModuleTask, seed: int) -> Model:
+    """A random model, or the tensors of a file; names and shapes must be the model's own."""
+    if choice.init == "random":
+        return task.initial(seed)
+    tensors = _tensors(Path(choice.init))
+    names = (*task.layout.names, *task.stats_layout.names)
+    shapes = (*task.layout.shapes, *task.stats_layout.shapes)
+    for name, shape in zip(names, shapes, strict=True):
+        found = tuple(tensors[name].shape) if name in tensors else None
+        if found != shape:
+            what = f"of shape {found}" if found is not None else "missing"
+            raise UserError(
+                f"model.init: in {choice.init}, tensor {name!r} is {what}, but model "
+                f"{choice.name!r} needs {shape}"
+            )
+    return task.pack(tensors)
+
+
+def _tensors(path: Path) -> dict[str, torch.Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"model.init: {path} cannot be read ({reason})") from None
+
+
+def quadratic(problem: Problem, seed: int) -> Subject:
+    """The world and the task of ``problem: quadratic``."""
+    stretches = problem.stretches()
+    if stretches is None:
+        segments = tuple(_drawn(problem, seed, session) for session in range(problem.sessions))
+    else:
+        segments = tuple(
+            Segment(s.rounds, s.members or tuple(range(len(s.n))), s.a, s.b, s.n) for s in stretches
+        )
+    start = problem.w0 or (0.0,) * len(segments[0].a[0])
+    sizes = tuple((problem.layout or {}).items())
+    task = QuadraticTask(start, sizes)
+    world = Quadratics(segments, problem.kind, problem.steps_per_epoch)
+    return Subject(task, world, task.initial(seed))
+
+
+def _drawn(problem: Problem, seed: int, session: int) -> Segment:
+    """Curvatures in (0.5, 1.5), minima around a centre of the session's own."""
+    clients, size = problem.clients, problem.size
+    draw = rng.generator(seed, rng.Purpose.WORLD, session)
+    a = draw.uniform(0.5, 1.5, (clients, size))
+    b = draw.normal(0.0, 1.0, size) + draw.normal(0.0, 0.5, (clients, size))
+    n = draw.integers(1, 10, clients)
+    # A change of members brings others; any other change comes to those who are here.
+    first = session * clients if problem.kind == "members" else 0
+    return Segment(
+        problem.rounds,
+        tuple(range(first, first + clients)),
+        tuple(tuple(row) for row in a.tolist()),
+        tuple(tuple(row) for row in b.tolist()),
+        tuple(float(v) for v in n.tolist()),
+    )

@@ -1,0 +1,109 @@
+"""The two logs of a run. Both are appended to, and cut back to a checkpoint on resume."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from io import BufferedWriter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shoal.errors import UserError
+from shoal.round import ClientReport
+from shoal.rundir import RunDir, dump_json, put_in_place, sync_file
+
+ROW = np.dtype(
+    [
+        ("round", "<i4"),
+        ("client", "<i8"),
+        ("model", "<i4"),
+        ("steps", "<i4"),
+        ("samples", "<i8"),
+        ("epochs", "<i4"),
+        ("norm", "<f8"),
+    ]
+)
+GROUP = 65_536  # rows of a row group: what is held in memory at once
+
+
+class Log:
+    """An append-only file that can be cut back to a length."""
+
+    def __init__(self, path: Path, length: int = 0) -> None:
+        path.touch()
+        if path.stat().st_size < length:
+            raise UserError(f"{path} is shorter than its checkpoint says; the run cannot go on")
+        os.truncate(path, length)
+        self.path, self.length = path, length
+        self._file: BufferedWriter = path.open("ab")
+
+    def append(self, content: bytes) -> None:
+        self._file.write(content)
+        self._file.flush()
+        self.length += len(content)
+
+    def sync(self) -> None:
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class Journal:
+    """``rounds.jsonl``, and the rows that become ``clients.parquet``."""
+
+    def __init__(self, where: RunDir, lengths: Sequence[int] = (0, 0)) -> None:
+        where.checkpoint.mkdir(exist_ok=True)
+        self.where = where
+        self._rounds = Log(where.rounds, lengths[0])
+        self._clients = Log(where.checkpoint / "clients.rows", lengths[1])
+        self._shown = 0  # bytes of rows that clients.parquet had when it was last written
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        return self._rounds.length, self._clients.length
+
+    def append(self, record: Mapping[str, Any], clients: Sequence[ClientReport]) -> None:
+        self._clients.append(packed(int(record["round"]), clients))
+        self._rounds.append((dump_json(record) + "\n").encode("utf-8"))
+
+    def sync(self) -> None:
+        self._rounds.sync()
+        self._clients.sync()
+
+    def refresh_table(self) -> None:
+        """Bring ``clients.parquet`` up to date once it has grown by a tenth: linear in total."""
+        if self._clients.length > 1.1 * self._shown:
+            self.write_table()
+
+    def write_table(self) -> None:
+        write_clients(self._clients.path, self.where.clients)
+        self._shown = self._clients.length
+
+    def close(self) -> None:
+        self._rounds.close()
+        self._clients.close()
+
+
+def packed(round: int, clients: Sequence[ClientReport]) -> bytes:
+    """The rows of one round, as they stand in the log."""
+    rows = [(round, c.client, c.model, c.steps, c.samples, c.epochs, c.norm) for c in clients]
+    return np.array(rows, ROW).tobytes()
+
+
+def write_clients(rows: Path, target: Path) -> None:
+    """Rows to Parquet, a row group at a time."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = pa.schema([(name, pa.from_numpy_dtype(ROW[name])) for name in ROW.names or ()])
+    new = target.with_name(f".{target.name}.new")
+    with pq.ParquetWriter(new, schema) as writer, rows.open("rb") as file:
+        while chunk := file.read(GROUP * ROW.itemsize):
+            table = np.frombuffer(chunk, ROW)
+            columns = [pa.array(np.ascontiguousarray(table[name])) for name in schema.names]
+            writer.write_table(pa.Table.from_arrays(columns, schema=schema))
+    sync_file(new)
+    put_in_place(new, target)

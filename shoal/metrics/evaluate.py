@@ -1,0 +1,59 @@
+"""Accuracy and loss of one vector on one set of samples."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from shoal.task import Task
+from shoal.types import Batch, ClientData, Model
+
+ROWS = 1024  # rows of an evaluation batch; fixed, because sums depend on it in the last bits
+
+
+class Scores(NamedTuple):
+    """Means over samples; ``accuracy`` is None where there are no classes."""
+
+    accuracy: float | None
+    loss: float
+
+
+@torch.inference_mode()
+def evaluate(task: Task, model: Model, data: ClientData, rows: int = ROWS) -> Scores:
+    """Scores of ``model`` on ``data``, batch by batch; rows weigh as ``data.weight`` says."""
+    loss = correct = total = 0.0
+    for begin in range(0, len(data), rows):
+        batch, weight = _batch(data, slice(begin, begin + rows))
+        outputs = task.forward(model.theta, batch, model.stats, False)
+        loss += float((task.row_losses(outputs, batch) * weight).sum(dtype=torch.float64))
+        if task.classes is not None:
+            hits = (outputs.logits.argmax(-1) == batch.y) * weight
+            correct += float(hits.sum(dtype=torch.float64))
+        total += float(weight.sum(dtype=torch.float64))
+    if total == 0.0:
+        return Scores(None, float("nan"))
+    return Scores(None if task.classes is None else correct / total, loss / total)
+
+
+def _batch(data: ClientData, part: slice) -> tuple[Batch, Tensor]:
+    chosen = data.rows[part]
+    x = data.pool.x.index_select(0, chosen)
+    if data.weight is not None:
+        weight = data.weight[part]
+    else:
+        weight = torch.ones(chosen.shape[0], dtype=torch.float32, device=x.device)
+    return Batch(x, data.labels[part]), weight
+
+
+def mean_scores(scores: list[Scores]) -> Scores:
+    """The plain mean over sets (members, tasks), each counting the same.
+
+    >>> mean_scores([Scores(1.0, 0.5), Scores(0.5, 1.5)])
+    Scores(accuracy=0.75, loss=1.0)
+    """
+    known = [s.accuracy for s in scores if s.accuracy is not None]
+    accuracy = sum(known) / len(known) if known else None
+    losses = [s.loss for s in scores]
+    return Scores(accuracy, sum(losses) / len(losses) if losses else float("nan"))

@@ -1,0 +1,144 @@
+"""Plays a plan round by round, in memory: the state, and the record of every round."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor
+
+from shoal.config.build import Plan
+from shoal.config.engine import make_engine
+from shoal.engines.base import Engine
+from shoal.errors import UserError
+from shoal.federation import Federation
+from shoal.round import ClientReport, RoundReport, play_round
+from shoal.scores import scored
+from shoal.types import Model
+from shoal.worlds.base import Moment
+
+Record = dict[str, Any]
+SHORT = 64  # numbers of a part's figure that a record carries
+
+
+class AbandonedError(Exception):
+    """A round stayed below quorum; its sentence is for the user."""
+
+
+class Player:
+    """A federation and where it stands. Between rounds it can be copied, saved and restored."""
+
+    def __init__(self, plan: Plan, federation: Federation | None = None) -> None:
+        self.plan, self.settings = plan, plan.settings
+        self.engine: Engine = make_engine(plan.config.engine)
+        if federation is None:
+            first = plan.world.at(0)
+            rate = plan.settings.rates(first)[0]
+            federation = Federation.fresh(plan.settings, plan.initial, first, rate)
+        self.federation = federation
+
+    @property
+    def rounds(self) -> int:
+        return self.plan.world.rounds
+
+    @property
+    def done(self) -> bool:
+        return self.federation.round >= self.rounds
+
+    def play(self) -> tuple[Record, list[ClientReport]]:
+        """One round. If it fails or is interrupted, the federation is as before."""
+        before = self.federation
+        self.federation = before.snapshot()
+        try:
+            return self._play()
+        except BaseException:
+            self.federation = before
+            raise
+
+    def _play(self) -> tuple[Record, list[ClientReport]]:
+        began, round = time.perf_counter(), self.federation.round
+        world = self.plan.world
+        moment = world.at(round)
+        if not len(moment.members):
+            raise UserError(f"world: nobody is there in round {round}")
+        before = world.at(round - 1) if round else None
+        report = play_round(self.federation, self.settings, moment, self.engine, before)
+        if report.abandoned:
+            raise AbandonedError(_sentence(round, report))
+        record = self._record(moment, report)
+        self.federation.round = round + 1
+        record["seconds"] = round_to(time.perf_counter() - began)
+        return record, report.clients
+
+    def _record(self, moment: Moment, report: RoundReport) -> Record:
+        shift, asked = moment.shift, self._asked(moment)
+        record: Record = {
+            "round": moment.round,
+            "session": moment.session,
+            "task": moment.stage,
+            "shift": None
+            if shift is None
+            else {"kinds": sorted(shift.kinds), "announced": shift.announced},
+            "noticed": report.noticed,
+            "active": len(moment.members),
+            "asked": asked,
+            "short": len(moment.members) < asked,
+            "cohort": list(report.cohort),
+            "attempts": report.attempts,
+            "accuracy": None,
+            "loss": None,
+            "tasks": {},
+        }
+        if self._evaluates(moment.round):
+            record |= scored(self.federation, self.settings, moment, self.plan.config.evaluate.on)
+        record |= {
+            "steps": report.steps,
+            "samples": report.samples,
+            "bytes_up": report.bytes_up,
+            "bytes_down": report.bytes_down,
+            "rejected": [{"client": r.client, "reason": r.reason} for r in report.rejected],
+        }
+        if self.plan.config.problem is not None:
+            record["theta"] = self.federation.models[0].theta.tolist()
+        return record | dict(_figures(report.figures, record))
+
+    def _asked(self, moment: Moment) -> int:
+        wanted = self.settings.participation
+        return wanted if isinstance(wanted, int) else max(1, round(wanted * len(moment.members)))
+
+    def _evaluates(self, round: int) -> bool:
+        return (round + 1) % self.plan.config.evaluate.every == 0 or round + 1 == self.rounds
+
+    def models(self) -> list[Model]:
+        return self.federation.models
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The global model by parameter name; several models have a prefix each."""
+        exported = [self.settings.task.export(model) for model in self.federation.models]
+        if len(exported) == 1:
+            return exported[0]
+        return {f"model_{k}.{n}": t for k, named in enumerate(exported) for n, t in named.items()}
+
+    def close(self) -> None:
+        self.engine.close()
+
+
+def _figures(figures: dict[str, Tensor], record: Record) -> Iterator[tuple[str, Any]]:
+    """Scalars and short vectors that parts report; a name that is taken gets a prefix."""
+    for name, value in figures.items():
+        if value.dim() <= 1 and value.numel() <= SHORT:
+            yield (f"part_{name}" if name in record or name == "seconds" else name), value.tolist()
+
+
+def _sentence(round: int, report: RoundReport) -> str:
+    reasons = {f"client {r.client}: {r.reason}" for r in report.rejected}
+    shown = f" ({'; '.join(sorted(reasons)[:3])})" if reasons else ""
+    return (
+        f"round {round} was abandoned: too few uploads were accepted in "
+        f"{report.attempts} attempts{shown}"
+    )
+
+
+def round_to(seconds: float) -> float:
+    return float(f"{seconds:.6f}")

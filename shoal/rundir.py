@@ -1,0 +1,160 @@
+"""Names inside a run directory, and writes that are complete or did not happen."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from shoal.errors import UserError
+
+
+@dataclass(frozen=True)
+class RunDir:
+    """Where a run keeps what."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def world(self) -> Path:
+        return self.path / "world.json"
+
+    @property
+    def rounds(self) -> Path:
+        return self.path / "rounds.jsonl"
+
+    @property
+    def clients(self) -> Path:
+        return self.path / "clients.parquet"
+
+    @property
+    def summary(self) -> Path:
+        return self.path / "summary.json"
+
+    @property
+    def model(self) -> Path:
+        return self.path / "model.safetensors"
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.path / "checkpoint"
+
+    @property
+    def is_run(self) -> bool:
+        return self.config.exists() and self.world.exists()
+
+    def check_run(self) -> None:
+        if not self.is_run:
+            raise UserError(
+                f"{self.path} is no run directory (it needs a config.yaml and a world.json)"
+            )
+
+    @property
+    def finished(self) -> bool:
+        """``summary.json`` is the last file of a run."""
+        return self.summary.exists()
+
+    def check_free(self, force: bool) -> None:
+        """Refuse to write over anything but, if forced, an earlier run."""
+        if not self.path.exists():
+            return
+        if not self.path.is_dir():
+            raise UserError(f"{self.path} is a file; give a directory that does not exist yet")
+        if not any(self.path.iterdir()):
+            return
+        if not force:
+            raise UserError(
+                f"{self.path} exists; give another directory, or --force to replace it, or "
+                f"continue it with: shoal resume {self.path}"
+            )
+        if not self.is_run:
+            raise UserError(f"{self.path} is no run directory, so --force does not replace it")
+
+    def create(self, config: Mapping[str, Any], world: Mapping[str, Any], force: bool) -> None:
+        """The directory with ``config.yaml`` and ``world.json``: all of it, or nothing."""
+        self.check_free(force)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        staged = self.path.parent / f".{self.path.name}.new"
+        old = self.path.parent / f".{self.path.name}.old"
+        for leftover in (staged, old):
+            shutil.rmtree(leftover, ignore_errors=True)
+        staged.mkdir()
+        write_text(staged / "config.yaml", dump_yaml(config))
+        write_text(staged / "world.json", dump_json(world) + "\n")
+        if self.path.exists() and any(self.path.iterdir()):
+            os.rename(self.path, old)
+        os.rename(staged, self.path)
+        sync_directory(self.path.parent)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def dump_yaml(values: Mapping[str, Any]) -> str:
+    return yaml.safe_dump(
+        dict(values), sort_keys=False, default_flow_style=None, width=100, allow_unicode=True
+    )
+
+
+def dump_json(value: Any, indent: int | None = None) -> str:
+    """JSON that every reader accepts: what is not finite becomes null.
+
+    >>> dump_json({"loss": float("nan"), "cohort": (1, 2)})
+    '{"loss": null, "cohort": [1, 2]}'
+    """
+    return json.dumps(_finite(value), indent=indent, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
+def write_text(path: Path, text: str) -> None:
+    """The whole file, or the one that was there before."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    new = path.with_name(f".{path.name}.new")
+    with new.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    put_in_place(new, path)
+
+
+def put_in_place(new: Path, path: Path) -> None:
+    """Give a synced file its name, durably."""
+    os.replace(new, path)
+    sync_directory(path.parent)
+
+
+def sync_file(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def sync_directory(path: Path) -> None:
+    """Make renames inside a directory durable (where the system lets a directory be opened)."""
+    if os.name == "nt":
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,164 @@
+"""The world that puts population, membership, concepts and stages together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shoal import rng
+from shoal.types import ClientData, Kind, Pool, Shift
+from shoal.worlds.base import Moment
+from shoal.worlds.cache import DataCache
+from shoal.worlds.classes import Labels
+from shoal.worlds.concepts import Concepts
+from shoal.worlds.membership import Membership
+from shoal.worlds.timeline import Stage, shifts, stage_at
+
+
+@dataclass(frozen=True, eq=False)
+class Composed:
+    """A :class:`~shoal.worlds.base.World`; :func:`shoal.worlds.build` makes one.
+
+    Rows of every domain live in ``pool`` (training) and ``test_pool``; clients point into them.
+    """
+
+    spec: Mapping[str, Any]
+    seed: int
+    share: float  # of each client's rows that is held out for validation
+    rounds: int
+    members: int
+    classes: int | None
+    pool: Pool
+    test_pool: Pool
+    membership: Membership
+    concepts: Concepts
+    stages: tuple[Stage, ...]
+    hidden: frozenset[Kind] = frozenset()
+    _cache: DataCache = field(default_factory=DataCache, repr=False)
+
+    @cached_property
+    def shifts(self) -> dict[int, Shift]:
+        """Every shift of the run, by round."""
+        return shifts(self.membership, self.concepts, self.stages, self.hidden, self.rounds)
+
+    @cached_property
+    def pad(self) -> int:
+        sizes = {n - self.held_out(n) for stage in self.stages for n in stage.population.sizes()}
+        return max(sizes) if len(sizes) > 1 else 0
+
+    def held_out(self, rows: int) -> int:
+        """How many of a client's rows are for validation: ``share`` of them, at least 1 and never
+        all; none of a single row."""
+        if self.share == 0 or rows < 2:
+            return 0
+        return min(rows - 1, max(1, round(rows * self.share)))
+
+    def at(self, round: int) -> Moment:
+        session = self.membership.session(round)
+        starts = (*self.membership.starts, self.rounds)
+        return Moment(
+            round,
+            session,
+            stage_at(self.stages, round),
+            self.membership.present[session],
+            self.shifts.get(round),
+            round - starts[session],
+            starts[session + 1] - starts[session],
+        )
+
+    def concept(self, client: int, round: int) -> int:
+        """The concept that the client's labels follow."""
+        return self.concepts.concept(client, round)
+
+    def concept_shares(self, round: int) -> dict[int, float]:
+        """Share of the members present that has each concept."""
+        members = self.membership.present[self.membership.session(round)]
+        return self.concepts.shares(members, round)
+
+    def held(self, round: int) -> Labels:
+        """Classes that members present hold now, before labels are swapped."""
+        members = self.membership.present[self.membership.session(round)]
+        return self.stages[stage_at(self.stages, round)].population.classes(members)
+
+    def train(self, client: int, round: int) -> ClientData:
+        return self._data(client, round, False)
+
+    def validation(self, client: int, round: int) -> ClientData | None:
+        """The rows that are held out, or None when the share is 0 or the client has one row.
+
+        Disjoint from what the client trains on in this round; when a stage adds classes to what a
+        client holds (``cumulative``), its rows are split anew.
+        """
+        data = self._data(client, round, True) if self.share else None
+        return data if data is not None and len(data) else None
+
+    def _data(self, client: int, round: int, held: bool) -> ClientData:
+        stage, concept = stage_at(self.stages, round), self.concepts.concept(client, round)
+        key = (client, concept, stage, held)
+        data = self._cache.get(key)
+        if data is not None:
+            return data
+        part = self.stages[stage]
+        rows = part.population.rows(client)
+        if self.share:
+            rows = rows[self._positions(client, len(rows), held)]
+        index = torch.from_numpy(rows + part.block.train).to(self.pool.y.device)
+        labels = self.concepts.relabel(self.pool.y.index_select(0, index), concept)
+        return self._cache.put(key, ClientData(self.pool, index, labels, float(len(index))))
+
+    def _positions(self, client: int, rows: int, held: bool) -> np.ndarray[Any, Any]:
+        """Positions of a client's rows on one side of the split, in increasing order; a function
+        of (seed, client, rows), so every domain of the same rows is split alike."""
+        key = rng.keys(self.seed, rng.Purpose.VALIDATION, client)
+        order = rng.permutations(key, np.array([rows]))[0]
+        cut = self.held_out(rows)
+        return np.sort(order[:cut] if held else order[cut:])
+
+    def tests(self, round: int) -> dict[str, ClientData]:
+        """Evaluation sets. Labels follow the concept that most members present have (the lowest
+        numbered one of several); ``concept c`` is ``active`` under concept c, for every concept
+        present, and only there when they are several (``concept_shares`` weighs them).
+
+        ``active``: test rows of the current stage's domain whose class a member present holds.
+        ``global``: the test rows of all domains of the world. ``task s``: those of stage s (its
+        domain, or its classes), for every stage so far, when the world has several.
+        """
+        now, shares = stage_at(self.stages, round), self.concept_shares(round)
+        most = max(shares, key=lambda c: (shares[c], -c))
+        active = self._test_rows(self.stages[now], self.held(round))
+        out = {
+            "active": self._test(active, most),
+            "global": self._test(self._range(0, len(self.test_pool.y)), most),
+        }
+        if len(self.stages) > 1:
+            for number, stage in enumerate(self.stages[: now + 1]):
+                rows = self._test_rows(stage, stage.labels)
+                out[f"task {number}"] = self._test(rows, most)
+        if len(shares) > 1:
+            out |= {f"concept {c}": self._test(active, c) for c in shares}
+        return out
+
+    def _test_rows(self, stage: Stage, labels: Labels | None) -> Tensor:
+        rows = self._range(stage.block.test, stage.block.test + stage.block.test_rows)
+        if labels is None or self.classes is None or self.test_pool.y.dim() != 1:
+            return rows
+        wanted = torch.tensor(labels, device=rows.device)
+        return rows[torch.isin(self.test_pool.y[rows], wanted)]
+
+    def _range(self, begin: int, end: int) -> Tensor:
+        return torch.arange(begin, end, device=self.test_pool.y.device)
+
+    def _test(self, rows: Tensor, concept: int) -> ClientData:
+        labels = self.concepts.relabel(self.test_pool.y[rows], concept)
+        return ClientData(self.test_pool, rows, labels, float(len(rows)))
+
+    def saved(self) -> dict[str, Any]:
+        from shoal.worlds.saved import as_json
+
+        return as_json(self)

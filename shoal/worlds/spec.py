@@ -1,0 +1,107 @@
+"""Reading a world's mapping: every complaint is one sentence with key, value and what is right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from math import isfinite
+from typing import Any, NoReturn
+
+from shoal.errors import UserError
+
+COMMON = ("name", "members", "partition", "lazy", "samples", "hidden")
+CHURN = (
+    "sessions", "rounds_per_session", "groups", "order", "labels", "overlap",
+    "present", "arrive", "leave",
+)  # fmt: skip
+DRIFT = ("drift",)
+DOMAINS = ("domains", "rounds_per_stage")
+CLASSES = ("stages", "classes", "cumulative", "rounds_per_stage")
+KEYS: dict[str, tuple[str, ...]] = {
+    "still": (*COMMON, "rounds"),
+    "churn": (*COMMON, *CHURN),
+    "drift": (*COMMON, "rounds", *DRIFT),
+    "domains": (*COMMON, *DOMAINS),
+    "classes": (*COMMON, *CLASSES),
+    "mixed": tuple(dict.fromkeys((*COMMON, "rounds", *CHURN, *DRIFT, *DOMAINS, *CLASSES))),
+}
+
+
+def near(name: object, known: Iterable[str]) -> str:
+    """``did you mean 'x'? known are ...``"""
+    names = list(known)
+    close = get_close_matches(str(name), names, n=1, cutoff=0.5)
+    listed = f"known are {', '.join(names)}" if names else "it takes none"
+    return f"did you mean {close[0]!r}? {listed}" if close else listed
+
+
+class Reader:
+    """Typed access to a mapping; ``what`` is how complaints call it."""
+
+    def __init__(self, values: Mapping[str, Any], what: str, known: Sequence[str]) -> None:
+        self.values, self.what = dict(values), what
+        for key in self.values:
+            if key not in known:
+                raise UserError(f"{what} has no key {key!r}; {near(key, known)}.")
+
+    def bad(self, key: str, right: str) -> NoReturn:
+        raise UserError(f"{key} of {self.what} is {self.values.get(key)!r}; it must be {right}.")
+
+    def given(self, *keys: str) -> bool:
+        return any(self.values.get(key) is not None for key in keys)
+
+    def raw(self, key: str) -> Any:
+        return self.values.get(key)
+
+    def whole(self, key: str, default: int | None = None, least: int = 1) -> int:
+        value = self.values.get(key)
+        value = default if value is None else value
+        if value is None or not is_whole(value) or value < least:
+            self.bad(key, f"a whole number of at least {least}")
+        return int(value)
+
+    def number(self, key: str, default: float, low: float, high: float) -> float:
+        """A number above ``low`` and at most ``high``."""
+        value = self.values.get(key)
+        value = default if value is None else value
+        if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+            self.bad(key, f"a number above {low:g} and at most {high:g}")
+        if not low < value <= high:
+            self.bad(key, f"above {low:g} and at most {high:g}")
+        return float(value)
+
+    def flag(self, key: str) -> bool:
+        value = self.values.get(key)
+        if value is not None and not isinstance(value, bool):
+            self.bad(key, "true or false")
+        return bool(value)
+
+    def choice(self, key: str, options: Sequence[str], default: str | None = None) -> str:
+        value = self.values.get(key)
+        value = default if value is None else value
+        if value not in options:
+            self.bad(key, f"one of them: {near(value, options)}")
+        return str(value)
+
+    def lengths(self, key: str, count: int, default: int) -> list[int]:
+        """Rounds of each of ``count`` stretches: one number for all, or a list."""
+        value = self.values.get(key)
+        value = default if value is None else value
+        listed = list(value) if isinstance(value, list | tuple) else [value] * count
+        if len(listed) != count or not all(is_whole(v) and v >= 1 for v in listed):
+            self.bad(key, f"a whole number of at least 1, or a list of {count} of them")
+        return [int(v) for v in listed]
+
+
+def is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def read_world(spec: Mapping[str, Any]) -> Reader:
+    """The reader of a world's mapping, its name and keys checked."""
+    if not isinstance(spec, Mapping):
+        raise UserError(f"a world must be a mapping with a name, such as 'still', not {spec!r}.")
+    name = spec.get("name")
+    if not isinstance(name, str) or name not in KEYS:
+        raise UserError(f"name of the world is {name!r}; {near(name, KEYS)}.")
+    return Reader(spec, f"world {name!r}", KEYS[name])

@@ -1,0 +1,76 @@
+"""``world.json`` and the drawings of a timeline."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from worlds.specs import EXAMPLES, Spec, specs
+
+from shoal.data.sources import load
+from shoal.errors import UserError
+from shoal.worlds import build, load_saved, save
+from shoal.worlds.draw import text
+from shoal.worlds.picture import png
+
+DIGITS = load("digits")
+
+
+def test_a_file_gives_the_same_world(tmp_path: Path) -> None:
+    world = build(EXAMPLES["mixed"], DIGITS, seed=2, validation=0.1)
+    save(world, tmp_path / "world.json")
+    assert load_saved(tmp_path / "world.json", DIGITS).saved() == world.saved()
+
+
+def test_assignments_are_read_not_drawn() -> None:
+    """A machine whose generator draws otherwise still gets the saved rows."""
+    saved = copy.deepcopy(build(EXAMPLES["still"], DIGITS, seed=2).saved())
+    rows = saved["stages"][0]["held"]["rows"]
+    rows[0], rows[1] = rows[1], rows[0]
+    assert load_saved(saved, DIGITS).train(0, 0).rows.tolist() == rows[0]
+
+
+def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+    saved = build(EXAMPLES["lazy"], DIGITS, seed=2).saved()
+    for key, value, word in (
+        ("format", 9, "format"),
+        ("sessions", [], "sessions"),
+        ("stages", [{}], "damaged"),
+        ("seed", 3, "disagrees"),
+    ):
+        with pytest.raises(UserError, match=word):
+            load_saved(saved | {key: value}, DIGITS)
+    other = DIGITS._replace(train=DIGITS.train._replace(y=DIGITS.train.y.flip(0)))
+    with pytest.raises(UserError, match="data set it was drawn on"):
+        load_saved(saved, other)
+    with pytest.raises(UserError, match="cannot read"):
+        load_saved(tmp_path / "none.json", DIGITS)
+
+
+def test_a_lazy_world_is_small_on_disk() -> None:
+    assert len(json.dumps(build(EXAMPLES["lazy"], DIGITS, seed=0).saved())) < 5000
+
+
+@settings(max_examples=25, deadline=None)
+@given(specs())
+def test_text_fits_a_terminal(spec: Spec) -> None:
+    lines = text(build(spec, DIGITS, seed=0)).splitlines()
+    assert max(map(len, lines)) <= 100 and len(lines) <= 110
+
+
+def test_text_tells_what_happens() -> None:
+    drawn = text(build(EXAMPLES["split"], DIGITS, seed=0))
+    assert "member 0              00000.." in drawn and "member 19             .....00" in drawn
+    assert "session 1: same members" in drawn and "4-8" in drawn
+    hidden = text(build(EXAMPLES["sudden"], DIGITS, seed=0))
+    assert "?" in hidden and "hidden    drift: swapped labels for 15 of 30" in hidden
+    assert "nothing ever changes" in text(build(EXAMPLES["still"], DIGITS, seed=0))
+
+
+@pytest.mark.parametrize("name", ["mixed", "lazy", "still"])
+def test_pictures_are_written(name: str, tmp_path: Path) -> None:
+    png(build(EXAMPLES[name], DIGITS, seed=0), tmp_path / "world.png")
+    assert (tmp_path / "world.png").read_bytes().startswith(b"\x89PNG")
