@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -60,7 +62,7 @@ class Accumulator:
                 continue
             factor = weight if part.reduction is Reduction.MEAN else 1.0
             if before is None:
-                self.payloads[i] = tree.apply(lambda leaf, f=factor: leaf * f, own)
+                self.payloads[i] = tree.apply(partial(torch.mul, other=factor), own)
             else:
                 pairs = zip(tree.leaves(before), tree.leaves(own), strict=True)
                 for total, leaf in pairs:

@@ -9,9 +9,9 @@ from typing import Any
 
 from rich.console import Console
 
+from shoal.cli.progress import Progress
 from shoal.config.config import Config
 from shoal.errors import UserError
-from shoal.cli.progress import Progress
 from shoal.reports.curves import draw_curves
 from shoal.reports.runs import read_story
 from shoal.reports.shifts import AFTER, shift_table

@@ -53,7 +53,7 @@ class Layout:
         """Views of ``vector`` by name. One split, so that its gradient is one concatenation."""
         if not self.names:
             return {}
-        blocks = vector.split(list(self.sizes), dim=-1)
+        blocks = torch.split_with_sizes(vector, list(self.sizes), dim=-1)
         return {
             name: _shaped(block, shape)
             for name, shape, block in zip(self.names, self.shapes, blocks, strict=True)

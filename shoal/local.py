@@ -29,7 +29,7 @@ class Given(NamedTuple):
     received: Tensor
     initial: Tensor
     stats: Tensor
-    count: Tensor
+    n: Tensor
     memories: tuple[Tree, ...]
     sent: tuple[Tree, ...]
 
@@ -117,7 +117,7 @@ class Program:
     def needs_validation(self) -> bool:
         return any(p.validation_data for p in self.method.parts)
 
-    # ---- the four functions -------------------------------------------------------------------
+    # ---- the four functions ----
     def start(self, given: Given, rate: Tensor, local: Local, clock: Clock) -> tuple[Tensor, Carry]:
         """Where the client begins, and the fresh state of its round."""
         view = self._view(given, given.received, given.received, given.stats, rate, clock, local)
@@ -221,7 +221,7 @@ class Program:
         part = self.method.parts[index]
         return part.member_end(replace(view, memory=memories[index], sent=payload))
 
-    # ---- views and gradients --------------------------------------------------------------------
+    # ---- views and gradients ----
     def _view(
         self,
         given: Given,
@@ -240,7 +240,7 @@ class Program:
             stats=stats,
             rate=rate,
             base_rate=rate,
-            count=given.count,
+            count=given.n,
             clock=clock,
             task=self.task,
             train=local.train,
@@ -322,4 +322,7 @@ def _pulls(found: list[Terms]) -> list[Tensor]:
 def _wrapped(
     part: Part, index: int, inner: GradFn, view: View, own: Callable[[View, int], View]
 ) -> GradFn:
-    return lambda theta: part.grad(own(replace(view, x=theta), index), inner)
+    def gradient(theta: Tensor) -> Tensor:
+        return part.grad(own(replace(view, x=theta), index), inner)
+
+    return gradient

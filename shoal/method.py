@@ -75,8 +75,8 @@ class Method:
         wrong = [p for p in self.parts if p.displacement_memory]
         if adaptive and wrong:
             raise UserError(
-                f"method {self.name!r}: {_names(wrong)} reads gradients off displacements, which an "
-                "adaptive local optimiser does not allow; set local.optimizer to sgd"
+                f"method {self.name!r}: {_names(wrong)} reads gradients off displacements, which "
+                "an adaptive local optimiser does not allow; set local.optimizer to sgd"
             )
 
     @property
@@ -99,7 +99,7 @@ def _check_single(slot: str, fillers: list[Part]) -> None:
 
 
 def _check_names(part: Part) -> None:
-    """A public method that is no slot is a typing error, unless it is put to clients as a question."""
+    """A public method that is no slot is a slip, unless it is put to clients as a question."""
     known = set(SLOTS) | set(STATES) | set(vars(Part))
     for name, value in vars(type(part)).items():
         if name.startswith("_") or name in known or not callable(value):

@@ -117,7 +117,7 @@ class Part:
         """Whether it divides displacements by rates, which only plain SGD allows."""
         return False
 
-    # ---- states: explicit trees of tensors -------------------------------------------------
+    # ---- states: explicit trees of tensors ----
     def server_state(self, view: ServerView) -> Tree:
         return ()
 
@@ -136,7 +136,7 @@ class Part:
         """Shapes of the standard normal numbers this part uses in one step, as tuples."""
         return ()
 
-    # ---- server, around a change ------------------------------------------------------------
+    # ---- server, around a change ----
     def transform_task(self, task: Task) -> Task:
         raise NotImplementedError
 
@@ -158,7 +158,7 @@ class Part:
     def begin(self, view: ServerView) -> Tree:
         raise NotImplementedError
 
-    # ---- server, before training ------------------------------------------------------------
+    # ---- server, before training ----
     def ask(self, view: ServerView) -> Tree:
         raise NotImplementedError
 
@@ -168,7 +168,7 @@ class Part:
     def broadcast(self, view: ServerView, theta: Tensor) -> Sent:
         raise NotImplementedError
 
-    # ---- client -------------------------------------------------------------------------------
+    # ---- client ----
     def data(self, memory: Tree, data: ClientData) -> ClientData:
         raise NotImplementedError
 
@@ -211,7 +211,7 @@ class Part:
         """The delta that goes up, and a payload; ``view.memory`` is the one of before the round."""
         raise NotImplementedError
 
-    # ---- server, after training ---------------------------------------------------------------
+    # ---- server, after training ----
     def aggregate(self, view: ServerView) -> Tensor:
         raise NotImplementedError
 
@@ -235,7 +235,7 @@ class Part:
         """Figures of this round, after the server step."""
         raise NotImplementedError
 
-    # ---- what the part is ---------------------------------------------------------------------
+    # ---- what the part is ----
     @classmethod
     def fills(cls, slot: str) -> bool:
         return getattr(cls, slot) is not getattr(Part, slot)

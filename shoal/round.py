@@ -72,7 +72,7 @@ def play_round(
     return report
 
 
-# ---- who takes part ---------------------------------------------------------------------------
+# ---- who takes part ----
 def choose_cohort(settings: Settings, moment: Moment, attempt: int = 0) -> tuple[int, ...]:
     """The clients of a round, sorted; a retry draws others."""
     members, wanted = moment.members, settings.participation
@@ -91,7 +91,7 @@ def choose_cohort(settings: Settings, moment: Moment, attempt: int = 0) -> tuple
     return tuple(int(members[int(i)]) for i in picks)
 
 
-# ---- a change of stretch ------------------------------------------------------------------------
+# ---- a change of stretch ----
 def change_of_stretch(
     federation: Federation,
     settings: Settings,
@@ -140,7 +140,7 @@ def _reset_states(federation: Federation, settings: Settings, moment: Moment, k:
             federation.store.forget_part(i)
 
 
-# ---- before training ----------------------------------------------------------------------------
+# ---- before training ----
 def _put_questions(
     federation: Federation,
     settings: Settings,
@@ -165,7 +165,7 @@ def _jobs(
     return router.route(server_view(federation, settings, moment, 0, index, None, cohort))
 
 
-# ---- training, aggregation, server step ---------------------------------------------------------
+# ---- training, aggregation, server step ----
 def _train_and_step(
     federation: Federation,
     settings: Settings,
@@ -351,7 +351,7 @@ def _server_step(
         report.figures.update(part.report(view(i)))
 
 
-# ---- small things --------------------------------------------------------------------------------
+# ---- small things ----
 def _filling(settings: Settings, slot: str) -> list[tuple[int, Part]]:
     return [(i, p) for i, p in enumerate(settings.method.parts) if p.fills(slot)]
 

@@ -11,7 +11,7 @@ from safetensors.torch import save
 
 from shoal import checkpoint
 from shoal.config import Config, load
-from shoal.config.build import Plan, build
+from shoal.config.build import build
 from shoal.errors import UserError
 from shoal.journal import Journal
 from shoal.player import AbandonedError, Player, Record
@@ -29,11 +29,12 @@ class Run:
     state and the lengths of both, and resuming cuts them back to it.
     """
 
-    def __init__(self, where: RunDir, plan: Plan, saved: checkpoint.Saved | None = None) -> None:
-        self.where, self.plan = where, plan
-        self.player = Player(plan, saved.federation if saved else None)
+    def __init__(
+        self, where: RunDir, player: Player, saved: checkpoint.Saved | None = None
+    ) -> None:
+        self.where, self.player, self.plan = where, player, player.plan
         self.journal = Journal(where, saved.lengths if saved else (0, 0))
-        self._hash = config_hash(plan.config)
+        self._hash = config_hash(self.plan.config)
         # what a checkpoint would hold: replaced as a whole once a round is written down
         self._good = (self.player.federation, self.journal.lengths)
         self._saved_round = saved.federation.round if saved else -1
@@ -44,9 +45,10 @@ class Run:
         """Check everything, then make the directory."""
         where = RunDir(directory)
         where.check_free(force)
-        plan = build(config)
+        player = Player(build(config))
+        plan = player.plan
         where.create(plan.config.complete(), plan.world.saved(), force)
-        return cls(where, plan)
+        return cls(where, player)
 
     @classmethod
     def resume(cls, directory: Path, say: Callable[[str], None] = lambda text: None) -> Run:
@@ -59,7 +61,7 @@ class Run:
         saved = checkpoint.load(where.checkpoint, config_hash(config), config.device)
         if saved is not None and saved.skipped:
             say(saved.skipped)
-        return cls(where, build(config), saved)
+        return cls(where, Player(build(config), saved.federation if saved else None), saved)
 
     def play(self, watch: Watcher | None = None) -> None:
         """Play what is left. Whatever stops it, the directory can be resumed."""

@@ -64,4 +64,5 @@ def clone(tree: Tree) -> Tree:
 
 def nbytes(tree: Tree) -> int:
     """Bytes of all leaves; a forgotten state (None) has none."""
-    return sum(leaf.numel() * leaf.element_size() for leaf in leaves(tree) if leaf is not None)
+    sizes = [leaf.numel() * leaf.element_size() for leaf in leaves(tree)]
+    return sum(sizes)

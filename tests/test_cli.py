@@ -93,6 +93,7 @@ def test_an_existing_directory(
         ("model.hidden=0", "hidden"),
         ("engine=warp", "engine must be auto, loop, vectorized or processes"),
         ("device=cuda:99", "cuda:99"),
+        ("local.rate=fast", "local.rate must be a number above 0, not 'fast'"),
     ],
 )
 def test_bad_input_makes_no_directory(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -11,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from small_runs import rounds, stateful
+from torch import Tensor
 
 import shoal
 from shoal import catalog, models
@@ -19,8 +21,13 @@ from shoal.config.build import build
 from shoal.engines.base import Order, Results
 from shoal.engines.loop import Loop
 from shoal.errors import UserError
+from shoal.method import Method
+from shoal.part import Part
 from shoal.player import AbandonedError, Player
 from shoal.runner import Run
+from shoal.tree import Tree
+from shoal.types import Model
+from shoal.view import ServerView
 
 BY_HAND = {
     "problem": {"a": [1, 2], "b": [2, -1], "n": [1, 3], "w0": [1], "rounds": 2},
@@ -209,3 +216,29 @@ def test_python_and_command_line_agree(tmp_path: Path) -> None:
     assert rounds(tmp_path / "a") == rounds(tmp_path / "b")
     for name in ("model.safetensors", "clients.parquet"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Zero(Part):
+    """Predicts with zero, for clients with one; keeps two models."""
+
+    def serve(self, view: ServerView, client: int | None, memory: Tree) -> Tensor:
+        return torch.zeros_like(view.theta) + (0.0 if client is None else 1.0)
+
+    def init_bank(self, view: ServerView, seed: int) -> tuple[Model, ...]:
+        return view.model, Model(view.theta + 5.0, view.model.stats)
+
+
+@pytest.mark.parametrize(("on", "w"), [("active", 0.0), ("members", 1.0)])
+def test_serve_decides_what_predicts(on: str, w: float) -> None:
+    result = shoal.run(**BY_HAND, method=Method("zero", (Zero(),)), evaluate={"on": on})
+    losses = [0.5 * 1 * (w - 2) ** 2, 0.5 * 2 * (w + 1) ** 2]
+    weights = (1, 3) if on == "active" else (1, 1)
+    mean = sum(n * v for n, v in zip(weights, losses, strict=True)) / sum(weights)
+    assert result.rounds[0]["loss"] == pytest.approx(mean)
+
+
+def test_several_models_have_a_prefix_each() -> None:
+    result = shoal.run(**BY_HAND, method=Method("zero", (Zero(),)))
+    assert list(result.model) == ["model_0.w", "model_1.w"]
+    assert result.model["model_1.w"].tolist() == [6.0]

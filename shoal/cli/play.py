@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import typer
 
 from shoal.cli.progress import Progress, closing_line
@@ -13,6 +15,8 @@ INTERRUPTED = 130
 def play(run: Run) -> None:
     """Play a run to its end, with progress; an interrupt leaves a checkpoint."""
     directory = run.where.path
+    # what batch systems send before they kill
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with Progress(run.player.rounds, run.player.federation.round) as progress:
         try:
             run.play(progress.show)

@@ -29,6 +29,8 @@ def resolved_engine(name: str, method: Method) -> str:
             f"engine: method {method.name!r} does not vectorise ({method.eager_reason}); "
             "use engine: loop"
         )
+    if name in CLASSES and find_spec(CLASSES[name][0]) is None:
+        raise UserError(f"engine: {name!r} is not part of this installation; use engine: loop")
     return name
 
 
@@ -37,8 +39,6 @@ def make_engine(name: str) -> Engine:
     if name == "loop":
         return Loop()
     module, attribute = CLASSES[name]
-    if find_spec(module) is None:
-        raise UserError(f"engine: {name!r} is not part of this installation; use engine: loop")
     made: Engine = getattr(import_module(module), attribute)()
     return made
 

@@ -35,9 +35,7 @@ def epoch_order(order: Order, clients: list[int], counts: list[int], epoch: int)
     return torch.from_numpy(rng.permutations(key, sizes))
 
 
-def padded_batch(
-    data: ClientData, positions: torch.Tensor, length: int, weighted: bool
-) -> Batch:
+def padded_batch(data: ClientData, positions: torch.Tensor, length: int, weighted: bool) -> Batch:
     """The rows at ``positions``; padding (weight 0) up to ``length`` repeats the first row.
 
     Where clients differ in size every batch carries weights, full ones too: one kind of batch is

@@ -15,7 +15,6 @@ from shoal.engines.batches import batch_rows, epoch_order, steps_an_epoch, whole
 from shoal.local import Given, Local
 from shoal.types import Batch, ClientData
 
-
 GATHER_BYTES = 2**20
 
 

@@ -29,10 +29,10 @@ class Compiled:
         self.stacked = stacked
         self._steps: dict[Any, tuple[tuple[str, ...], dict[Any, Replay]]] = {}
 
-    # ---- functions that are not worth tracing: once a round or an epoch -------------------------
+    # ---- functions that are not worth tracing: once a round or an epoch ----
     def start(self, given: Given, rate: Tensor, local: Local, clock: Clock) -> tuple[Tensor, Carry]:
         """Start points and fresh carries of all clients, in memory of their own."""
-        clients = given.count.shape[0]
+        clients = given.n.shape[0]
         program = self.program
         if program.plain_start:
             x = given.received.expand(clients, -1).clone()
@@ -76,7 +76,7 @@ class Compiled:
         ended: Ended = vmap(function, in_dims=dims)(given, start, carry, work, local)
         return ended
 
-    # ---- the step ---------------------------------------------------------------------------------
+    # ---- the step ----
     def step(
         self,
         given: Given,
@@ -120,8 +120,10 @@ class Compiled:
     ) -> Replay:
         program = self.program
 
-        def one(given: Given, start: Tensor, carry: Carry, batch: Batch, noise: Tree, rate: Tensor) -> Carry:  # noqa: E501
-            return program.step(given, start, carry, batch, rate, noise, clock)
+        def one(
+            g: Given, s: Tensor, c: Carry, b: Batch, n: tuple[Tree, ...], rate: Tensor
+        ) -> Carry:
+            return program.step(g, s, c, b, rate, n, clock)
 
         def step(new: list[Tensor], held: list[Tensor], moved: list[Tensor]) -> list[Tensor]:
             c, (g, s) = tree.rebuild(carry, new), tree.rebuild((given, start), held[1:])
@@ -152,7 +154,7 @@ def _first_row(start: Tensor) -> Tensor:
 
 
 def _first_client(given: Given) -> Given:
-    return given._replace(count=given.count[0], memories=tree.row(given.memories, 0))
+    return given._replace(n=given.n[0], memories=tree.row(given.memories, 0))
 
 
 def rows_of(value: Tree, begin: int, end: int) -> Tree:
@@ -161,8 +163,4 @@ def rows_of(value: Tree, begin: int, end: int) -> Tree:
 
 
 def given_rows(given: Given, begin: int, end: int) -> Given:
-    return given._replace(
-        count=given.count[begin:end], memories=rows_of(given.memories, begin, end)
-    )
-
-
+    return given._replace(n=given.n[begin:end], memories=rows_of(given.memories, begin, end))

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -127,9 +128,7 @@ class _Active:
         pick: Callable[[Tree], Tree] = lambda t: tree.apply(lambda x: x.index_select(0, index), t)  # noqa: E731
         chunk = self.chunk
         self.chunk = Chunk.of(chunk.order, [chunk.members[i] for i in keep])
-        self.given = self.given._replace(
-            count=pick(self.given.count), memories=pick(self.given.memories)
-        )
+        self.given = self.given._replace(n=pick(self.given.n), memories=pick(self.given.memories))
         self.local = Local(*(None if b is None else pick(b) for b in self.local))
         self.start = pick(self.start) if self.start.dim() == 2 else self.start
         self.carry = pick(self.carry)
@@ -279,7 +278,7 @@ def _in_order(finished: list[Results], rows: list[int]) -> Results:
     if len(finished) == 1 and rows == list(range(len(rows))):
         return finished[0]
     index = torch.tensor(rows)
-    columns = []
+    columns: list[Any] = []
     for column in zip(*finished, strict=True):
         if isinstance(column[0], tuple) and not tree.leaves(column[0]):
             columns.append(column[0])

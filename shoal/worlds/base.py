@@ -28,7 +28,7 @@ class Moment:
 
 
 class World(Protocol):
-    """A population, its data over time, and its events. Pure: the same question, the same answer."""
+    """A population, its data over time, and its events. The same question, the same answer."""
 
     @property
     def rounds(self) -> int: ...
@@ -45,7 +45,7 @@ class World(Protocol):
     def validation(self, client: int, round: int) -> ClientData | None: ...
 
     def tests(self, round: int) -> dict[str, ClientData]:
-        """Evaluation sets by name: ``active`` (what members here hold), ``global``, ``task 0`` ..."""
+        """Evaluation sets by name: ``active`` (what members hold), ``global``, ``task 0`` ..."""
         ...
 
     def saved(self) -> dict[str, Any]:
