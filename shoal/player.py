@@ -15,7 +15,6 @@ from shoal.errors import UserError
 from shoal.federation import Federation
 from shoal.round import ClientReport, RoundReport, play_round
 from shoal.scores import scored
-from shoal.types import Model
 from shoal.worlds.base import Moment
 
 Record = dict[str, Any]
@@ -109,9 +108,6 @@ class Player:
 
     def _evaluates(self, round: int) -> bool:
         return (round + 1) % self.plan.config.evaluate.every == 0 or round + 1 == self.rounds
-
-    def models(self) -> list[Model]:
-        return self.federation.models
 
     def tensors(self) -> dict[str, Tensor]:
         """The global model by parameter name; several models have a prefix each."""

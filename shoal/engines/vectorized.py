@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from shoal.engines.batches import batch_rows, step_noise
 from shoal.engines.chunk import Chunk, Piece
 from shoal.engines.compiled import Compiled, given_rows, rows_of
 from shoal.engines.loop import Loop
+from shoal.engines.trace import Untraceable
 from shoal.local import Given, Local, Program
 from shoal.tree import Tree
 from shoal.types import Batch, Work
@@ -41,11 +43,26 @@ class Vectorized:
         malloc.keep_freed_memory()
         self._threads = threads
         self._cache_bytes = cache_bytes
-        self._compiled: dict[int, Compiled] = {}
+        self._compiled: dict[int, Compiled | None] = {}
+        self.notes: list[str] = []  # what a user should know, such as a fall-back
         self._pool: ThreadPoolExecutor | None = None
 
     def train(self, order: Order) -> Iterator[Results]:
         compiled = self._program(order.program)
+        if compiled is None:
+            yield from Loop().train(order)
+            return
+        trained = 0
+        try:
+            for results in self._train_chunks(compiled, order):
+                yield results
+                trained += len(results.clients)
+        except Untraceable as error:
+            self._compiled[id(order.program)] = None
+            self.notes.append(f"{error}; clients run one by one (engine loop) instead")
+            yield from Loop().train(replace(order, members=order.members[trained:]))
+
+    def _train_chunks(self, compiled: Compiled, order: Order) -> Iterator[Results]:
         chunks = self._chunks(order, compiled.stacked)
         if len(chunks) == 1 or self._threads == 1 or _work(order, chunks[0]) < SMALL_STEP:
             for members in chunks:
@@ -66,7 +83,8 @@ class Vectorized:
         if self._pool is not None:
             self._pool.shutdown()
 
-    def _program(self, program: Program) -> Compiled:
+    def _program(self, program: Program) -> Compiled | None:
+        """The program's traces; None if it cannot be traced."""
         if id(program) not in self._compiled:
             self._compiled[id(program)] = Compiled(program, program.task.stackable)
         return self._compiled[id(program)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 from support import SmallWorld, play, settings_for, small_task
@@ -10,8 +12,10 @@ from shoal import catalog
 from shoal.engines.loop import Loop
 from shoal.engines.vectorized import Vectorized
 from shoal.method import Method
+from shoal.part import Part
 from shoal.parts.local_adam import Adam
 from shoal.parts.local_sgd import Sgd
+from shoal.view import GradFn, View
 
 COMPOSED: dict[str, Method] = {
     "fedinit + scaffold": catalog.scaffold() | catalog.fedinit(),
@@ -106,3 +110,23 @@ def test_chunks_and_threads_change_no_bit() -> None:
     _, _, one = play(settings, Vectorized(threads=1), 3)
     _, _, two = play(settings, Vectorized(threads=2), 3)
     assert torch.equal(one[-1], two[-1])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Branching(Part):
+    """A part that decides in Python, which no trace can follow."""
+
+    def grad(self, view: View, inner: GradFn) -> torch.Tensor:
+        gradient = inner(view.x)
+        return gradient if float(gradient.sum()) > 0 else 0.5 * gradient
+
+
+def test_what_cannot_be_traced_runs_one_by_one_and_says_why() -> None:
+    world = SmallWorld()
+    method = Method("branching", (Branching(),))
+    settings = settings_for(method, world, small_task(world=world))
+    engine = Vectorized()
+    _, _, slow = play(settings, Loop(), 2)
+    _, _, fast = play(settings, engine, 2)
+    assert torch.equal(slow[-1], fast[-1])
+    assert len(engine.notes) == 1 and "cannot be traced" in engine.notes[0]

@@ -1,9 +1,10 @@
 """Data sets by name: ``load("digits")``.
 
 To add one, put a file in this folder with one function under ``@source("name")`` that returns a
-:class:`Dataset`; nothing else needs to know of it.
+:class:`Dataset`; nothing else needs to know of it. Files are looked for under ``SHOAL_DATA``, then
+in the user's cache, then fetched (``shoal.data.places``).
 """
 
-from shoal.data.sources.registry import Dataset, load, names, source
+from shoal.data.sources.registry import Dataset, about, load, names, source, whole
 
-__all__ = ["Dataset", "load", "names", "source"]
+__all__ = ["Dataset", "about", "load", "names", "source", "whole"]

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from shoal.data.places import About
 from shoal.errors import UserError
 from shoal.types import Pool
 
@@ -21,7 +22,8 @@ class Dataset(NamedTuple):
     """Samples to train and to test on.
 
     ``classes`` is None for regression; ``shape`` is that of one sample; ``group`` and
-    ``test_group`` give the natural client of each row where the data has one.
+    ``test_group`` give the natural client of each row where the data has one. ``vocabulary`` is
+    the number of different tokens where samples are sequences of token numbers.
     """
 
     name: str
@@ -31,22 +33,29 @@ class Dataset(NamedTuple):
     shape: tuple[int, ...]
     group: Tensor | None = None
     test_group: Tensor | None = None
+    vocabulary: int | None = None
 
 
 Source = Callable[..., Dataset]
 S = TypeVar("S", bound=Source)
 
 _SOURCES: dict[str, Source] = {}
+_ABOUT: dict[str, About] = {}
 
 
-def source(name: str) -> Callable[[S], S]:
-    """Register a function as the data set ``name``; its keyword arguments are its options."""
+def source(name: str, about: About | None = None) -> Callable[[S], S]:
+    """Register a function as the data set ``name``; its keyword arguments are its options.
+
+    ``about`` is what ``shoal data`` prints. A name such as ``pacs:photo`` is a domain of ``pacs``.
+    """
 
     def register(function: S) -> S:
         # The same definition may come twice: a reloaded module registers anew.
         if name in _SOURCES and _SOURCES[name].__qualname__ != function.__qualname__:
             raise ValueError(f"two sources are called {name!r}")
         _SOURCES[name] = function
+        if about is not None:
+            _ABOUT[name] = about
         return function
 
     return register
@@ -58,6 +67,19 @@ def names() -> list[str]:
     return sorted(_SOURCES)
 
 
+def about(name: str) -> About:
+    """What is known of the data set ``name`` before it is read."""
+    if name not in names():
+        raise UserError(f"unknown data set {name!r}; {_suggest(name, whole())}.")
+    plain = About(name, name, "-", None, ())
+    return _ABOUT.get(name) or _ABOUT.get(name.partition(":")[0]) or plain
+
+
+def whole() -> list[str]:
+    """:func:`names` without the domains of others."""
+    return [name for name in names() if ":" not in name]
+
+
 def load(name: str, **options: Any) -> Dataset:
     """The data set called ``name``, checked for values that are not finite.
 
@@ -66,7 +88,7 @@ def load(name: str, **options: Any) -> Dataset:
     (torch.Size([1437, 64]), 10, (64,))
     """
     if name not in names():
-        raise UserError(f"unknown data set {name!r}; {_suggest(name, names())}.")
+        raise UserError(f"unknown data set {name!r}; {_suggest(name, whole())}.")
     function = _SOURCES[name]
     known = list(inspect.signature(function).parameters)
     for option in options:
