@@ -30,7 +30,9 @@ def npz(path: Path) -> dict[str, Array]:
         with np.load(path, allow_pickle=False) as file:
             return {key: file[key] for key in file.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, lzma.LZMAError) as error:
-        raise UserError(f"{path} cannot be read as arrays ({' '.join(str(error).split())}).") from None
+        raise UserError(
+            f"{path} cannot be read as arrays ({' '.join(str(error).split())})."
+        ) from None
 
 
 def rgb(planes: Array) -> NDArray[np.uint8]:

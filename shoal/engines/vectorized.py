@@ -41,6 +41,9 @@ class Vectorized:
 
     def __init__(self, threads: int = 2, cache_bytes: int = CACHE_BYTES) -> None:
         malloc.keep_freed_memory()
+        # Steps are fine-grained: two OpenMP threads in one step lose far more than they gain as
+        # soon as anybody else wants a core. Parallelism comes from chunks instead.
+        torch.set_num_threads(1)
         self._threads = threads
         self._cache_bytes = cache_bytes
         self._compiled: dict[int, Compiled | None] = {}

@@ -31,12 +31,13 @@ def draw_curves(stories: Sequence[Story], out: Path, labels: Sequence[str] | Non
             shift_name(shift),
             (number, 1.0),
             xycoords=("data", "axes fraction"),
-            xytext=(3, -4),
+            xytext=(0, 3),
             textcoords="offset points",
-            rotation=90,
-            va="top",
+            rotation=25,
+            ha="left",
+            va="bottom",
             fontsize=8,
-            color="0.4",
+            color="0.35",
         )
     axes.set(xlabel="round", ylabel="accuracy, %", ylim=(0, 102))
     axes.grid(axis="y", color="0.9")
