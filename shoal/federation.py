@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ from shoal.task import Task
 from shoal.tree import Tree
 from shoal.types import Model
 from shoal.view import ServerView
-from shoal.worlds.base import Moment, World
+from shoal.worlds.base import Drifting, Moment, World
 
 Rates = Callable[[Moment], tuple[float, ...]]
 
@@ -76,6 +76,18 @@ class Federation:
             federation.servers.append(tuple(p.server_state(view) for p in settings.method.parts))
         return federation
 
+    def regrouped(
+        self, settings: Settings, models: Sequence[Model], moment: Moment, rate: float
+    ) -> None:
+        """Other models from here on; a new or replaced one starts with fresh states."""
+        for k, model in enumerate(models):
+            if k < len(self.models) and model is self.models[k]:
+                continue
+            view = blank_view(settings, model, self.initial.theta, moment, rate)
+            fresh = tuple(p.server_state(view) for p in settings.method.parts)
+            self.models[k : k + 1], self.servers[k : k + 1] = [model], [fresh]
+            self.store.forget_model(k)
+
     def snapshot(self) -> Federation:
         """This very state, to go back to: tensors are never written in place, so none is copied."""
         return Federation(
@@ -107,5 +119,7 @@ def blank_view(
         cohort=more.pop("cohort", ()),
         task=settings.task,
         rate=rate,
+        seed=settings.seed,
+        truth=settings.world if isinstance(settings.world, Drifting) else None,
         **more,
     )

@@ -49,6 +49,7 @@ class Local(NamedTuple):
 
     train: Batch | None = None
     validation: Batch | None = None
+    rows: Tensor | None = None  # of the pool, behind ``train``; the loop engine tells
 
 
 class Ended(NamedTuple):
@@ -70,6 +71,9 @@ class Program:
     _filled: dict[str, tuple[tuple[int, Part], ...]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        for part in self.method.fillers("transform_task"):
+            if part.own_task:  # leaves a task alone that it has made already
+                object.__setattr__(self, "task", part.transform_task(self.task))
         slots: tuple[str, ...] = (
             "client_start",
             "batch",
@@ -123,14 +127,17 @@ class Program:
         view = self._view(given, given.received, given.received, given.stats, rate, clock, local)
         x = given.received
         for i, part in self.fillers("client_start"):
-            x = part.client_start(self._own(replace(view, x=x), given, None, i))
+            begin = part.client_start(self._own(replace(view, x=x), given, None, i))
+            x, stats = begin if isinstance(begin, Model) else (begin, view.stats)
+            view = replace(view, stats=stats)
         view = replace(view, x=x, start=x)
+        view = replace(view, advance_init=self._fresh_optimizer(view))
         scratches = tuple(
             part.scratch(self._own(view, given, None, i))
             for i, part in enumerate(self.method.parts)
         )
         optimizer = self.local_optimizer.step_state(view)
-        return x, Carry(x, given.stats, scratches, optimizer, torch.zeros_like(rate))
+        return x, Carry(x, view.stats, scratches, optimizer, torch.zeros_like(rate))
 
     def step(
         self,
@@ -155,7 +162,7 @@ class Program:
         x, state = optimizer.step(view, gradient, carry.optimizer)
         view = replace(
             view,
-            advance_init=lambda v: optimizer.step_state(replace(view, x=v)),
+            advance_init=self._fresh_optimizer(view),
             advance_with=lambda v, g, s: optimizer.step(replace(view, x=v), g, s),
         )
         scratches = list(carry.scratches)
@@ -245,6 +252,7 @@ class Program:
             task=self.task,
             train=local.train,
             validation=local.validation,
+            rows=local.rows,
             decayed_full_grad=self._full_gradient(local.train, stats) if local.train else None,
         )
 
@@ -260,6 +268,9 @@ class Program:
             scratch=carry.scratches[index] if carry is not None else (),
             noise=noise[index] if noise else (),
         )
+
+    def _fresh_optimizer(self, view: View) -> Callable[[Tensor], Tree]:
+        return lambda vector: self.local_optimizer.step_state(replace(view, x=vector))
 
     def _rate(self, view: View, own: Callable[[View, int], View], rate: Tensor) -> Tensor:
         for i, part in self.fillers("rate"):

@@ -39,7 +39,7 @@ class Method:
                 f"method {self.name!r}: {_names(setters)} both set the clients' rate; keep one"
             )
         single = [p for p in self.parts if p.one_model_only]
-        banks = self.fillers("init_bank")
+        banks = self.fillers("init_bank") + self.fillers("regroup")
         if single and banks:
             raise UserError(
                 f"method {self.name!r}: {_names(single)} has no meaning over the several models "

@@ -14,6 +14,7 @@ from typing import ClassVar, Literal, NamedTuple, TypeVar
 
 from torch import Tensor
 
+from shoal.layout import Layout
 from shoal.task import Task
 from shoal.tree import Tree
 from shoal.types import Batch, ClientData, Job, Kind, Model, Outputs, Reduction, Terms, Work
@@ -39,8 +40,10 @@ SLOTS: dict[str, Rule] = {
     "member_end": Rule.EACH,
     "session_start": Rule.ONE,
     "begin": Rule.EACH,
+    "regroup": Rule.ONE,
     "ask": Rule.EACH,
     "route": Rule.ONE,
+    "travels": Rule.PRODUCT,
     "broadcast": Rule.CHAIN,
     "data": Rule.CHAIN,
     "client_start": Rule.CHAIN,
@@ -101,6 +104,7 @@ class Part:
     adaptive: ClassVar[bool] = False  # a local optimiser that is not plain SGD
     one_model_only: ClassVar[bool] = False
     payload_once: ClassVar[Literal["round", "stage"]] = "round"
+    own_task: ClassVar[bool] = False  # runs on no task but the one its ``transform_task`` makes
     eager_reason: ClassVar[str] = ""  # why it cannot be vectorised, if it cannot
 
     @property
@@ -159,10 +163,21 @@ class Part:
         raise NotImplementedError
 
     # ---- server, before training ----
+    def regroup(self, view: ServerView) -> tuple[Sequence[Model], Tree]:
+        """The global models from here on, and the part's new state.
+
+        May add models at the end or replace some; those start with fresh states of all parts.
+        """
+        raise NotImplementedError
+
     def ask(self, view: ServerView) -> Tree:
         raise NotImplementedError
 
     def route(self, view: ServerView) -> Sequence[Job]:
+        raise NotImplementedError
+
+    def travels(self, layout: Layout) -> float:
+        """The share of a model's vector that goes over the wire, down and up."""
         raise NotImplementedError
 
     def broadcast(self, view: ServerView, theta: Tensor) -> Sent:
@@ -172,7 +187,8 @@ class Part:
     def data(self, memory: Tree, data: ClientData) -> ClientData:
         raise NotImplementedError
 
-    def client_start(self, view: View) -> Tensor:
+    def client_start(self, view: View) -> Tensor | Model:
+        """Where the client begins; a model where its running statistics are its own as well."""
         raise NotImplementedError
 
     def batch(self, view: View, batch: Batch) -> Batch:
@@ -227,8 +243,12 @@ class Part:
     def notice(self, view: ServerView) -> tuple[bool, Tree]:
         raise NotImplementedError
 
-    def serve(self, view: ServerView, client: int | None, memory: Tree) -> Tensor:
-        """The vector that predicts for a client (None: for nobody in particular)."""
+    def serve(self, view: ServerView, client: int | None, memory: Tree) -> Tensor | Model:
+        """What predicts for a client (None: for nobody in particular).
+
+        A vector goes with the global running statistics. ``memory`` is None for a client that was
+        never seen.
+        """
         raise NotImplementedError
 
     def report(self, view: ServerView) -> dict[str, Tensor]:

@@ -8,11 +8,13 @@ from typing import Any
 
 from torch import Tensor
 
+from shoal import tree
 from shoal.config.build import Plan
 from shoal.config.engine import make_engine
 from shoal.engines.base import Engine
 from shoal.errors import UserError
 from shoal.federation import Federation
+from shoal.metrics.named import metric
 from shoal.round import ClientReport, RoundReport, play_round
 from shoal.scores import scored
 from shoal.worlds.base import Moment
@@ -36,6 +38,8 @@ class Player:
             rate = plan.settings.rates(first)[0]
             federation = Federation.fresh(plan.settings, plan.initial, first, rate)
         self.federation = federation
+        for name in plan.config.evaluate.metrics:
+            metric(name)  # a name that is not known is an error before the first round
 
     @property
     def rounds(self) -> int:
@@ -90,17 +94,43 @@ class Player:
             "tasks": {},
         }
         if self._evaluates(moment.round):
-            record |= scored(self.federation, self.settings, moment, self.plan.config.evaluate.on)
+            record |= self._scored(moment)
         record |= {
             "steps": report.steps,
             "samples": report.samples,
+            "epochs": sum(report.epochs),
             "bytes_up": report.bytes_up,
             "bytes_down": report.bytes_down,
             "rejected": [{"client": r.client, "reason": r.reason} for r in report.rejected],
         }
+        if moment.round + 1 == self.rounds:
+            record["stored"] = self._stored()
         if self.plan.config.problem is not None:
             record["theta"] = self.federation.models[0].theta.tolist()
         return record | dict(_figures(report.figures, record))
+
+    def _scored(self, moment: Moment) -> Record:
+        """What evaluation finds, and the seconds it takes."""
+        began, rules = time.perf_counter(), self.plan.config.evaluate
+        found = scored(
+            self.federation,
+            self.settings,
+            moment,
+            rules.on,
+            self.engine,
+            most=rules.members,
+            metrics=rules.metrics,
+        )
+        return {**found, "seconds_evaluating": round_to(time.perf_counter() - began)}
+
+    def _stored(self) -> dict[str, int]:
+        """Bytes that clients and the server's parts keep between rounds."""
+        kept = {client for (client, _), _ in self.federation.store.items()}
+        return {
+            "clients": len(kept),
+            "client_bytes": self.federation.store.nbytes(),
+            "server_bytes": sum(tree.nbytes(s) for s in self.federation.servers),
+        }
 
     def _asked(self, moment: Moment) -> int:
         wanted = self.settings.participation
@@ -124,7 +154,10 @@ def _figures(figures: dict[str, Tensor], record: Record) -> Iterator[tuple[str, 
     """Scalars and short vectors that parts report; a name that is taken gets a prefix."""
     for name, value in figures.items():
         if value.dim() <= 1 and value.numel() <= SHORT:
-            yield (f"part_{name}" if name in record or name == "seconds" else name), value.tolist()
+            yield (
+                (f"part_{name}" if name in record or name.startswith("seconds") else name),
+                value.tolist(),
+            )
 
 
 def _sentence(round: int, report: RoundReport) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -15,9 +16,9 @@ from shoal.engines.base import Engine, Member, Order
 from shoal.federation import Federation, Settings, blank_view
 from shoal.part import Part
 from shoal.tree import Tree
-from shoal.types import Job, Model, Rejected
+from shoal.types import ClientData, Job, Model, Rejected
 from shoal.view import ServerView, Uploads
-from shoal.worlds.base import Moment
+from shoal.worlds.base import Drifting, Moment, World, gathered
 
 
 class ClientReport(NamedTuple):
@@ -64,6 +65,7 @@ def play_round(
     for attempt in range(settings.guard.retries + 1):
         report.attempts = attempt + 1
         report.cohort = choose_cohort(settings, moment, attempt)
+        _regroup(federation, settings, moment, engine, report.cohort)
         _put_questions(federation, settings, moment, engine, report.cohort)
         if _train_and_step(federation, settings, moment, engine, report):
             report.abandoned = False
@@ -141,6 +143,24 @@ def _reset_states(federation: Federation, settings: Settings, moment: Moment, k:
 
 
 # ---- before training ----
+def _regroup(
+    federation: Federation,
+    settings: Settings,
+    moment: Moment,
+    engine: Engine,
+    cohort: tuple[int, ...],
+) -> None:
+    """Lets the one part that keeps the bank add models or replace them."""
+    part = settings.method.only("regroup")
+    if part is None:
+        return
+    index = settings.method.index(part)
+    view = server_view(federation, settings, moment, 0, index, engine, cohort)
+    models, state = part.regroup(view)
+    federation.regrouped(settings, models, moment, view.rate)
+    _set_state(federation, 0, index, state)
+
+
 def _put_questions(
     federation: Federation,
     settings: Settings,
@@ -156,13 +176,17 @@ def _put_questions(
 
 
 def _jobs(
-    federation: Federation, settings: Settings, moment: Moment, cohort: tuple[int, ...]
+    federation: Federation,
+    settings: Settings,
+    moment: Moment,
+    engine: Engine,
+    cohort: tuple[int, ...],
 ) -> Sequence[Job]:
     router = settings.method.only("route")
     if router is None:
         return [Job(client) for client in cohort]
     index = settings.method.index(router)
-    return router.route(server_view(federation, settings, moment, 0, index, None, cohort))
+    return router.route(server_view(federation, settings, moment, 0, index, engine, cohort))
 
 
 # ---- training, aggregation, server step ----
@@ -174,7 +198,7 @@ def _train_and_step(
     report: RoundReport,
 ) -> bool:
     """Everything after the questions; False (and nothing changed) below quorum."""
-    jobs = _jobs(federation, settings, moment, report.cohort)
+    jobs = _jobs(federation, settings, moment, engine, report.cohort)
     staged: list[tuple[int, Accumulator, Tensor]] = []
     memories: list[tuple[int, int, tuple[Tree, ...]]] = []
     for k in range(len(federation.models)):
@@ -213,6 +237,7 @@ def _train_model(
     total = Accumulator(
         settings.method, model.theta.numel(), model.stats.numel(), federation.models[k].theta
     )
+    share = _travelling(settings)
     expected, seen = {job.client for job in jobs}, set[int]()
     for results in engine.train(order):
         keep, norms, rejected = settings.guard.screen(results, expected, model.theta.numel(), seen)
@@ -221,8 +246,8 @@ def _train_model(
         if tree.leaves(results.memories):
             rows = [(results.clients[row], row) for row in keep]
             memories += [(c, k, tree.clone(tree.row(results.memories, r))) for c, r in rows]
-        one = tree.nbytes((results.delta, results.stats, results.payloads))
-        report.bytes_up += one
+        wire = round(share * tree.nbytes(results.delta))
+        report.bytes_up += wire + tree.nbytes((results.stats, results.payloads))
     report.bytes_down += _bytes_down(federation, settings, order)
     report.steps += total.steps
     report.samples += total.samples
@@ -266,7 +291,7 @@ def make_member(federation: Federation, settings: Settings, moment: Moment, job:
     """A client's data and memories for this round."""
     client, world, method = job.client, settings.world, settings.method
     memories = _caught_up(federation, settings, moment, job)
-    train = world.train(client, moment.round)
+    train = _training_data(world, moment, job)
     if method.fills("data") and memories is not None:
         for i, part in enumerate(method.parts):
             if part.fills("data"):
@@ -277,6 +302,15 @@ def make_member(federation: Federation, settings: Settings, moment: Moment, job:
     if settings.program.needs_validation:
         validation = world.validation(client, moment.round)
     return Member(client, train, validation, memories, cap)
+
+
+def _training_data(world: World, moment: Moment, job: Job) -> ClientData:
+    """What the client holds now, or what its job says."""
+    if job.concept is not None and isinstance(world, Drifting):
+        return world.under(job.client, job.concept, moment.round)
+    if job.blocks is not None:
+        return gathered(world, job.client, job.blocks)
+    return world.train(job.client, moment.round)
 
 
 def _caught_up(
@@ -361,9 +395,16 @@ def _set_state(federation: Federation, k: int, i: int, state: Tree) -> None:
     federation.servers[k] = (*states[:i], state, *states[i + 1 :])
 
 
+def _travelling(settings: Settings) -> float:
+    """The share of the vector that goes over the wire."""
+    shares = [part.travels(settings.task.layout) for _, part in _filling(settings, "travels")]
+    return math.prod(shares)
+
+
 def _bytes_down(federation: Federation, settings: Settings, order: Order) -> int:
     """Bytes of the model to everybody; a once-a-stage payload only to whoever lacks it."""
-    total = len(order.members) * tree.nbytes((order.model.theta, order.model.stats))
+    wire = round(_travelling(settings) * tree.nbytes(order.model.theta))
+    total = len(order.members) * (wire + tree.nbytes(order.model.stats))
     new = [m.client for m in order.members if federation.paid.get(m.client) != order.stage]
     once = False
     for i, part in enumerate(settings.method.parts):

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
+from shoal.engines.base import Engine
+from shoal.engines.loop import Loop
 from shoal.federation import Federation, Settings
-from shoal.metrics.evaluate import Scores, evaluate, mean_scores
+from shoal.metrics.evaluate import Scores, mean_scores
+from shoal.metrics.named import measured
+from shoal.metrics.rows import evaluate_each, evaluate_own, evaluate_sets, row_scores
+from shoal.metrics.spread import spread
 from shoal.round import server_view
 from shoal.types import ClientData, Model
 from shoal.worlds.base import Moment
+from shoal.worlds.spans import spread as evenly
 
-On = Literal["active", "global", "members", "tasks"]
+On = Literal["active", "global", "members", "each", "tasks"]
 
 
-def served(federation: Federation, settings: Settings, moment: Moment, client: int | None) -> Model:
+def served(
+    federation: Federation,
+    settings: Settings,
+    moment: Moment,
+    client: int | None,
+    engine: Engine | None = None,
+) -> Model:
     """The model that predicts for a client (None: for nobody in particular)."""
     model = federation.models[0]
     part = settings.method.only("serve")
@@ -22,27 +35,57 @@ def served(federation: Federation, settings: Settings, moment: Moment, client: i
     index = settings.method.index(part)
     memories = federation.store.get(client, 0) if client is not None else None
     memory = memories[index] if memories is not None else None
-    view = server_view(federation, settings, moment, 0, index, None)
-    return Model(part.serve(view, client, memory), model.stats)
+    view = server_view(federation, settings, moment, 0, index, engine or Loop())
+    found = part.serve(view, client, memory)
+    return found if isinstance(found, Model) else Model(found, model.stats)
 
 
-def scored(federation: Federation, settings: Settings, moment: Moment, on: On) -> dict[str, Any]:
-    """``accuracy`` and ``loss`` as ``on`` says, and the accuracy of every task so far."""
-    model = served(federation, settings, moment, None)
+def scored(
+    federation: Federation,
+    settings: Settings,
+    moment: Moment,
+    on: On,
+    engine: Engine | None = None,
+    *,
+    most: int = 1000,
+    metrics: Sequence[str] = (),
+) -> dict[str, Any]:
+    """``accuracy`` and ``loss`` as ``on`` says, and the accuracy of every task so far.
+
+    ``members`` and ``each`` look at ``most`` evenly spaced members if they are more; ``metrics``
+    are further ones (:mod:`shoal.metrics.named`) on the set that ``on`` names (the global set where
+    it names members or tasks). In the last round before a stage, ``ahead`` has the accuracy on the
+    task to come, of this model and of the one the run began with.
+    """
+    model = served(federation, settings, moment, None, engine)
     tests = settings.world.tests(moment.round)
-    tasks = {
-        name: evaluate(settings.task, model, data)
-        for name, data in tests.items()
-        if name.startswith("task ")
-    }
-    if on == "members":
-        main = _of_members(federation, settings, moment)
+    main_set = _set(tests, on)
+    wanted = {name: data for name, data in tests.items() if name.startswith(("task ", "ahead "))}
+    alone = on in ("members", "each")
+    found = evaluate_sets(settings.task, model, wanted if alone else {**wanted, "main": main_set})
+    tasks = {name: s for name, s in found.items() if name.startswith("task ")}
+    record: dict[str, Any] = {}
+    if alone:
+        main, record = _of_members(federation, settings, moment, engine, on, most)
     elif on == "tasks" and tasks:
         main = mean_scores(list(tasks.values()))
     else:
-        main = evaluate(settings.task, model, _set(tests, on))
-    record: dict[str, Any] = {"accuracy": main.accuracy, "loss": main.loss}
+        main = found["main"]
+    record |= {"accuracy": main.accuracy, "loss": main.loss}
     record["tasks"] = {name: score.accuracy for name, score in tasks.items()}
+    ahead = {name: data for name, data in wanted.items() if name.startswith("ahead ")}
+    if ahead:
+        before = evaluate_sets(settings.task, federation.initial, ahead)
+        record["ahead"] = {
+            f"task {name.split()[1]}": {
+                "accuracy": found[name].accuracy,
+                "untrained": before[name].accuracy,
+            }
+            for name in ahead
+        }
+    if metrics:
+        outputs = row_scores(settings.task, model, main_set, outputs=True).outputs
+        record["metrics"] = measured(metrics, outputs, main_set.labels)
     return record
 
 
@@ -51,12 +94,42 @@ def _set(tests: dict[str, ClientData], on: str) -> ClientData:
     return tests.get(on) or tests.get("global") or next(iter(tests.values()))
 
 
-def _of_members(federation: Federation, settings: Settings, moment: Moment) -> Scores:
-    """Every member's own model on its own held-out data (its training data if it has none)."""
-    found = []
-    for client in moment.members:
-        data = settings.world.validation(client, moment.round)
-        if data is None or len(data) == 0:
-            data = settings.world.train(client, moment.round)
-        found.append(evaluate(settings.task, served(federation, settings, moment, client), data))
-    return mean_scores(found)
+def _of_members(
+    federation: Federation,
+    settings: Settings,
+    moment: Moment,
+    engine: Engine | None,
+    on: str,
+    most: int,
+) -> tuple[Scores, dict[str, Any]]:
+    """Every member's own model on its own held-out data (its training data if it has none).
+
+    ``personalised`` is the spread of those accuracies over members; with ``each`` there is also
+    ``generalised``, the spread of the one model that serves nobody in particular.
+    """
+    members = evenly(moment.members, most)
+    data = [_own_data(settings, client, moment.round) for client in members]
+    general = served(federation, settings, moment, None, engine)
+    plain: list[Scores] = []
+    if settings.method.only("serve") is None or on == "each":
+        plain = evaluate_each(settings.task, general, data)
+    own = plain
+    if settings.method.only("serve") is not None:
+        models = [served(federation, settings, moment, c, engine) for c in members]
+        own = evaluate_own(settings.task, models, data)
+    record = {"personalised": _spread(own)}
+    if on == "each":
+        record["generalised"] = _spread(plain)
+    return mean_scores(own), record
+
+
+def _own_data(settings: Settings, client: int, round: int) -> ClientData:
+    data = settings.world.validation(client, round)
+    if data is None or len(data) == 0:
+        data = settings.world.train(client, round)
+    return data
+
+
+def _spread(scores: Sequence[Scores]) -> dict[str, Any] | None:
+    found = spread([s.accuracy for s in scores if s.accuracy is not None])
+    return None if found is None else found._asdict()

@@ -40,6 +40,10 @@ class ClientStore:
         for key, memories in self._kept.items():
             self._kept[key] = (*memories[:index], None, *memories[index + 1 :])
 
+    def forget_model(self, model: int) -> None:
+        """Drop every client's memories of a global model that is another one now."""
+        self._kept = {key: kept for key, kept in self._kept.items() if key[1] != model}
+
     def items(self) -> Iterator[tuple[tuple[int, int], Memories]]:
         yield from sorted(self._kept.items(), key=lambda item: item[0])
 

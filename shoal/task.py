@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from shoal.errors import UserError
 from shoal.layout import Layout
 from shoal.types import Batch, Model, Outputs
 
@@ -48,7 +49,8 @@ class ModuleTask:
     """Any ``torch.nn.Module`` with a loss a row.
 
     A module that returns a pair is read as ``(logits, features)``; otherwise the features are the
-    logits. Dropout is not drawn inside the module (it would differ between engines).
+    logits. Dropout is not drawn inside the module (it would differ between engines). Running
+    statistics of batch normalisation are part of the model; counters of batches are not kept.
     """
 
     build: Callable[[], nn.Module]
@@ -56,6 +58,7 @@ class ModuleTask:
     classes: int | None = None
     dtype: torch.dtype = torch.float32
     module: nn.Module = field(init=False, repr=False, compare=False)
+    plain: dict[str, Tensor] = field(init=False, repr=False, compare=False)
     layout: Layout = field(init=False)
     stats_layout: Layout = field(init=False)
     stackable: bool = field(init=False)
@@ -63,6 +66,9 @@ class ModuleTask:
     def __post_init__(self) -> None:
         module = self.build().to(self.dtype)
         store: Callable[[str, Any], None] = lambda k, v: object.__setattr__(self, k, v)  # noqa: E731
+        # What the plain module has, in its order; the module below loses its counters.
+        store("plain", dict(module.state_dict()))
+        _uncounted(module)
         store("module", module)
         store("layout", Layout.of(dict(module.named_parameters())))
         store("stats_layout", Layout.of(_floating_buffers(module)))
@@ -97,13 +103,27 @@ class ModuleTask:
     def export(self, model: Model) -> dict[str, Tensor]:
         """Tensors by name that load into the plain module with ``load_state_dict``."""
         named = {**self.layout.unflatten(model.theta), **self.stats_layout.unflatten(model.stats)}
-        plain = self.module.state_dict()
         return {
             name: named[name].detach().clone(memory_format=torch.contiguous_format)
             if name in named
             else value.clone()
-            for name, value in plain.items()
+            for name, value in self.plain.items()
         }
+
+
+def _uncounted(module: nn.Module) -> None:
+    """Drop ``num_batches_tracked``: it changes in place, which function transforms forbid.
+
+    Only a layer without a momentum needs it, so such a layer is refused.
+    """
+    for name, layer in module.named_modules():
+        if getattr(layer, "num_batches_tracked", None) is not None:
+            if getattr(layer, "momentum", None) is None:
+                raise UserError(
+                    f"layer {name!r} averages its statistics over all batches (momentum None), "
+                    f"which cannot be trained here; give it a momentum such as 0.1."
+                )
+            layer.num_batches_tracked = None
 
 
 def _floating_buffers(module: nn.Module) -> dict[str, Tensor]:
@@ -115,7 +135,8 @@ class QuadraticTask:
     """``f_i(w) = 0.5 sum_j a_ij (w_j - b_ij)^2``; a row of data is ``(a_i, b_i)``.
 
     Float64 and exact gradients: every method that needs no features or classes can be checked on
-    it by hand. ``sizes`` names the tensors inside ``w`` where a method looks at them.
+    it by hand. ``sizes`` names the tensors inside ``w`` where a method looks at them; ``others``
+    are the starts that seeds 1, 2, ... give, where a method begins with several models.
     """
 
     start: tuple[float, ...]
@@ -123,6 +144,7 @@ class QuadraticTask:
     dtype: torch.dtype = torch.float64
     classes: int | None = None
     stackable: bool = True
+    others: tuple[tuple[float, ...], ...] = ()
 
     @property
     def layout(self) -> Layout:
@@ -134,7 +156,8 @@ class QuadraticTask:
         return Layout((), ())
 
     def initial(self, seed: int) -> Model:
-        theta = torch.tensor(self.start, dtype=self.dtype)
+        starts = (self.start, *self.others)
+        theta = torch.tensor(starts[seed % len(starts)], dtype=self.dtype)
         return Model(theta, torch.zeros(0, dtype=self.dtype))
 
     def forward(self, theta: Tensor, batch: Batch, stats: Tensor, train: bool) -> Outputs:

@@ -110,11 +110,15 @@ class Shift:
 
 @dataclass(frozen=True)
 class Job:
-    """One client's work in a round: which model it trains, on which blocks of its data."""
+    """One client's work in a round: which model it trains, on which blocks of its data.
+
+    A block is what the client held at a round, and is named by that round.
+    """
 
     client: int
     model: int = 0
     blocks: tuple[int, ...] | None = None  # None: what the client holds now
+    concept: int | None = None  # an oracle's: the client's data as it is under this concept
 
 
 @dataclass

@@ -12,6 +12,7 @@ from shoal.layout import Layout
 from shoal.task import Task
 from shoal.tree import Tree
 from shoal.types import Batch, Model, Shift
+from shoal.worlds.base import Drifting
 
 GradFn = Callable[[Tensor], Tensor]
 
@@ -61,6 +62,7 @@ class View:
     batch: Batch | None = None
     train: Batch | None = None  # all local data; only where a part asks for it
     validation: Batch | None = None
+    rows: Tensor | None = None  # where ``train`` stands in the pool; on the loop engine only
     memory: Tree = ()
     kept: Tree = ()  # in ``upload``: the memory that ``client_end`` just made
     scratch: Tree = ()
@@ -182,6 +184,8 @@ class ServerView:
     sent: Tensor | None = None  # the vector that went down
     noise: Tree = ()
     models: tuple[Model, ...] = field(default=())
+    seed: int = 0  # of the run, for what a part draws on the server
+    truth: Drifting | None = None  # what only an oracle knows; None where nothing drifts
 
     @property
     def theta(self) -> Tensor:
@@ -199,6 +203,6 @@ class ServerView:
     @property
     def reach(self) -> Verbs:
         assert self.verbs is not None, (
-            "only session_start, begin, ask and session_end reach clients"
+            "only session_start, begin, ask, regroup, route, serve and session_end reach clients"
         )
         return self.verbs

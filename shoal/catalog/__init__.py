@@ -6,6 +6,8 @@ Method flash + special (weights: samples): EarlyStop() | DriftAware() | ServerAn
 """
 
 from shoal.catalog.averaging import fedadagrad, fedadam, fedavg, fedavgm, fedprox, fedyogi, scaffold
+from shoal.catalog.clustered import adaptive_fedavg, feddrift_eager, hypcluster, oracle
+from shoal.catalog.continual import fedcil, flwf_2t, mfcl, pfeddil, sr_fdil
 from shoal.catalog.five import (
     average,
     dynamic_init,
@@ -16,24 +18,63 @@ from shoal.catalog.five import (
     special,
     special_c,
 )
+from shoal.catalog.gradient import (
+    continuous,
+    fedacg,
+    fedcm,
+    feddc,
+    feddyn,
+    fednova,
+    fedsam,
+    moon,
+)
+from shoal.catalog.personal import apfl, ditto, fedbabu, fedgh, local_only
 from shoal.catalog.registry import METHODS, build
+from shoal.catalog.robust import krum, median, multi_krum, norm_clip, trimmed_mean
 
 __all__ = [
     "METHODS",
     "build",
+    "adaptive_fedavg",
+    "apfl",
     "average",
+    "continuous",
+    "ditto",
     "dynamic_init",
+    "fedacg",
     "fedadagrad",
     "fedadam",
     "fedagg",
     "fedavg",
     "fedavgm",
+    "fedbabu",
+    "fedcil",
+    "fedcm",
+    "feddc",
+    "feddrift_eager",
+    "feddyn",
+    "fedgh",
     "fedinit",
+    "fednova",
     "fedprox",
+    "fedsam",
     "fedyogi",
     "flash",
+    "flwf_2t",
+    "hypcluster",
+    "krum",
+    "local_only",
+    "median",
+    "mfcl",
+    "moon",
+    "multi_krum",
+    "norm_clip",
+    "oracle",
+    "pfeddil",
     "previous",
     "scaffold",
     "special",
     "special_c",
+    "sr_fdil",
+    "trimmed_mean",
 ]

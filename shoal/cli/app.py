@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from shoal.cli.compare import compare
+from shoal.cli.data import app as data
 from shoal.cli.demo import demo
 from shoal.cli.methods import methods
 from shoal.cli.report import report
@@ -40,3 +41,4 @@ def _options(
 
 for command in (demo, run, resume, compare, report, methods, world, verify):
     app.command()(command)
+app.add_typer(data)

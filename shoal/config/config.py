@@ -91,10 +91,22 @@ class Local(Strict):
 class Evaluate(Strict):
     """Which accuracy a round's record carries, and how often."""
 
-    on: Literal["active", "global", "members", "tasks"] = Field(
-        default="active", description="active, global, members or tasks"
+    on: Literal["active", "global", "members", "each", "tasks"] = Field(
+        default="active", description="active, global, members, each or tasks"
     )
     every: Count = Field(default=1, description="a whole number of at least 1")
+    members: Count = Field(
+        default=1000, description="the most members to look at, a whole number of at least 1"
+    )
+    metrics: tuple[str, ...] = Field(
+        default=(), description="a list of auc, f1, mae, rmse, r2 or module:function"
+    )
+    target: Share | None = Field(
+        default=None, description="an accuracy above 0 and at most 1, or null"
+    )
+    window: Count = Field(
+        default=10, description="a number of rounds after a shift, a whole number of at least 1"
+    )
 
 
 class GuardRules(Strict):

@@ -34,6 +34,17 @@ def resolved_engine(name: str, method: Method) -> str:
     return name
 
 
+def engine_line(name: str, method: Method, stackable: bool) -> str:
+    """The engine and the reason for it, in one line."""
+    if name == "loop":
+        why = method.eager_reason or "asked for: one client after another, the reference"
+    elif stackable:
+        why = "clients stacked, their step traced once and replayed"
+    else:
+        why = "convolutions run one client at a time, their step traced once and replayed"
+    return f"engine {name}: {why}"
+
+
 def make_engine(name: str) -> Engine:
     """An engine by its resolved name."""
     if name == "loop":

@@ -59,7 +59,7 @@ def _download(
     sums = {"sha256": hashlib.sha256(), "md5": hashlib.md5(usedforsecurity=False)}
     try:
         request = Request(remote.url, headers={"User-Agent": "shoal"})
-        with urlopen(request, timeout=TIMEOUT) as answer:  # noqa: S310
+        with urlopen(request, timeout=TIMEOUT) as answer:
             total = _length(answer) or remote.size
             done = 0
             while block := answer.read(CHUNK):
@@ -74,7 +74,7 @@ def _download(
             f"{_advice(name, folder)}"
         ) from None
     except (URLError, HTTPException, OSError) as error:
-        reason = getattr(error, "reason", None) or error or type(error).__name__
+        reason = getattr(error, "reason", None) or str(error) or type(error).__name__
         raise UserError(
             f"data set {name!r} is not here and {remote.url} cannot be reached ({reason}); "
             f"{_advice(name, folder)}"

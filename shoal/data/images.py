@@ -132,6 +132,6 @@ def _check(name: str, look: Look) -> None:
     if look.channels not in (None, 1, 3):
         raise UserError(f"channels of data set {name!r} is {look.channels!r}; it must be 1 or 3.")
     for key, value in (("size", look.size), ("limit", look.limit)):
-        if value is not None and (not isinstance(value, int) or value < 1):
+        if value is not None and (isinstance(value, bool) or value < 1 or value % 1):
             raise UserError(f"{key} of data set {name!r} is {value!r}; it must be a whole number "
                             f"above 0.")  # fmt: skip

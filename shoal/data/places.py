@@ -21,7 +21,8 @@ class About:
 
     ``forms`` maps the name of a form that the reader understands to the files (or folders) of it,
     best first; the form ``official`` is what ``remotes`` bring. ``by_hand`` says where to get what
-    no address brings. ``folder`` is the name below ``SHOAL_DATA`` and the cache.
+    no address brings. ``folder`` is the name below ``SHOAL_DATA`` and the cache. ``compact``: how
+    many samples a form has that is smaller than the official files.
     """
 
     name: str
@@ -35,6 +36,7 @@ class About:
     remotes: tuple[Remote, ...] = ()
     by_hand: str = ""
     folder: str = ""
+    compact: str = ""
 
     @property
     def place(self) -> str:

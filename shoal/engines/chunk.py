@@ -49,8 +49,10 @@ class Chunk:
             rows = torch.nn.utils.rnn.pad_sequence([m.train.rows for m in members], True)
             labels = torch.nn.utils.rnn.pad_sequence([m.train.labels for m in members], True)
         weights = None
-        if members[0].train.weight is not None:
-            own = [m.train.weight for m in members if m.train.weight is not None]
+        given = [m.train.weight for m in members]
+        like = next((w for w in given if w is not None), None)
+        if like is not None:
+            own = [like.new_ones(n) if w is None else w for w, n in zip(given, counts, strict=True)]
             weights = torch.nn.utils.rnn.pad_sequence(own, True)
         return cls(order, tuple(members), rows, labels, weights, counts)
 

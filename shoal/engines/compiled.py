@@ -67,7 +67,7 @@ class Compiled:
     ) -> Ended:
         if not (self.program.fillers("client_end") or self.program.fillers("upload")):
             none = ((),) * len(self.program.method.parts)
-            return Ended(carry.x - given.received, carry.stats, none, given.memories)
+            return Ended(carry.x.sub_(given.received), carry.stats, none, given.memories)
         axes = _local_axes(local)
         function: Callable[..., Any] = lambda g, s, c, w, loc: self.program.end(  # noqa: E731
             g, s, c, w, rate, loc, clock

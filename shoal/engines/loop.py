@@ -38,7 +38,7 @@ def local_data(program: Program, member: Member, always: bool = False) -> Local:
     validation = None
     if always or program.needs_validation:
         validation = whole(member.validation or member.train)
-    return Local(train, validation)
+    return Local(train, validation, None if train is None else member.train.rows)
 
 
 def train_one(order: Order, member: Member) -> Results:

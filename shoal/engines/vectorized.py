@@ -30,7 +30,7 @@ from shoal.local import Given, Local, Program
 from shoal.tree import Tree
 from shoal.types import Batch, Work
 
-CACHE_BYTES = 2 * 2**20
+CACHE_BYTES = 4 * 2**20
 SMALL_STEP = 1_000_000  # multiply-adds a step below which a second thread does not pay
 
 
@@ -100,14 +100,16 @@ class Vectorized:
 
     def _chunks(self, order: Order, stacked: bool) -> list[tuple[Member, ...]]:
         """Consecutive members; the size depends on the order alone, so bits do too."""
-        members = order.members
-        size = 1
+        members, size = order.members, 1
         if stacked:
             theta = order.model.theta
             size = max(1, self._cache_bytes // (theta.numel() * theta.element_size()))
-        share = -(-len(members) // 2) if _work(order, members) >= SMALL_STEP else len(members)
-        size = max(1, min(size, share))
-        return [tuple(members[i : i + size]) for i in range(0, len(members), size)]
+            if _work(order, members) < SMALL_STEP and size >= len(members):
+                return [tuple(members)]
+        # as many chunks for one thread as for the other, of nearly the same size
+        count = min(len(members), 2 * -(-len(members) // (2 * size)))
+        cuts = [len(members) * i // count for i in range(count + 1)]
+        return [tuple(members[i:j]) for i, j in zip(cuts, cuts[1:], strict=False)]
 
 
 def _work(order: Order, members: Sequence[Member]) -> int:
@@ -208,8 +210,8 @@ def _epoch(compiled: Compiled, active: _Active, epoch: int, rate: Tensor) -> Non
 
 
 def _sizes(clients: int) -> list[int]:
-    """Few shapes, so that little is traced: the whole chunk, or powers of two."""
-    return sorted({clients, *(2**k for k in range(clients.bit_length()))})
+    """Few shapes, so that little is traced: the whole chunk, or powers of four."""
+    return sorted({clients, *(4**k for k in range(clients.bit_length()) if 4**k < clients)})
 
 
 class _Stepper:

@@ -32,8 +32,13 @@ def start_of(case: Case) -> tuple[float, ...]:
     return tuple(case["w0"] if "w0" in case else several[0])
 
 
+def others_of(case: Case) -> tuple[tuple[float, ...], ...]:
+    """The starts of further models."""
+    return tuple(tuple(start) for start in case["hyperparameters"].get("models_init", ())[1:])
+
+
 def world_of(case: Case) -> Quadratics:
-    """The quadratics of kinds ``rounds``, ``tasks`` and ``sessions``."""
+    """The quadratics of every kind that is played."""
     problem, hyper, width = case["problem"], case["hyperparameters"], len(start_of(case))
     rows = int(hyper.get("steps_per_epoch", 1))
     if case["kind"] == "tasks":
@@ -49,6 +54,14 @@ def world_of(case: Case) -> Quadratics:
             segment(groups[g], hyper["T"], width, offsets[g]) for g in problem["session_group"]
         )
         return Quadratics(tuple(sessions), "members", rows)
+    if case["kind"] == "steps":
+        rounds = hyper["rounds_per_step"]
+        return Quadratics(tuple(segment(p, rounds, width) for p in problem["steps"]), "concept")
+    if case["kind"] == "concepts":
+        before, after = problem["concepts"]
+        at = hyper["drift_at_round_index"]
+        stretches = (segment(before, at, width), segment(after, hyper["rounds"] - at, width))
+        return Quadratics(stretches, "concept", rows)
     return Quadratics((segment(problem, hyper["rounds"], width),), "members", rows)
 
 
@@ -72,8 +85,13 @@ def settings_of(case: Case) -> Settings:
 
 
 def _settings(case: Case) -> Settings:
-    """In float64, with full gradients: a batch is one row, and a row is the whole client."""
+    """In float64, with full gradients: a batch is one row, and a row is the whole client.
+
+    Except in time steps, where a client with data of several has a row for each.
+    """
     hyper = case["hyperparameters"]
+    if "local_solver" in hyper:  # the method's own step: one of them, at no rate
+        hyper = {"K": 1, "eta": 1.0, **hyper}
     sizes = tuple((name, size) for name, size in case["problem"].get("layout", ()))
     sgd = Sgd(momentum=hyper.get("momentum", 0.0), weight_decay=hyper.get("weight_decay", 0.0))
     world = world_of(case)
@@ -81,13 +99,13 @@ def _settings(case: Case) -> Settings:
     epochs = hyper.get("E") or hyper.get("L") or (max(steps) if isinstance(steps, list) else steps)
     rate = hyper["eta0"] if "eta0" in hyper else hyper["eta"]
     return Settings(
-        Program(method_of(case), QuadraticTask(start_of(case), sizes), sgd),
+        Program(method_of(case), QuadraticTask(start_of(case), sizes, others=others_of(case)), sgd),
         world,
         seed=0,
         rates=lambda moment: (rate,) * epochs,
         cohorts=cohorts_of(case.get("participation"), world),
         uniform=hyper["aggregation"] == "uniform",
-        batch=1,
+        batch=None if case["kind"] == "steps" else 1,
         steps=tuple(steps) if isinstance(steps, list) else None,
     )
 

@@ -1,6 +1,6 @@
 """How a case of each kind is played. A new kind is one more function here, or in a family's file.
 
-Kinds still without a runner: ``steps`` (FedDrift) and ``concepts`` (Oracle).
+Kinds ``steps`` (FedDrift) and ``concepts`` (Oracle) are in ``builders/clustered.py``.
 """
 
 from __future__ import annotations

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
-from shoal.types import ClientData, Shift
+import torch
+
+from shoal.types import ClientData, Pool, Shift
 
 
 @dataclass(frozen=True)
@@ -51,3 +53,63 @@ class World(Protocol):
     def saved(self) -> dict[str, Any]:
         """Events and assignments as plain JSON values (``world.json``)."""
         ...
+
+
+@runtime_checkable
+class Drifting(Protocol):
+    """A world whose clients follow concepts, numbered from 0: what an oracle knows of it."""
+
+    @property
+    def concept_count(self) -> int: ...
+
+    def concept(self, client: int, round: int) -> int: ...
+
+    def concept_shares(self, round: int) -> dict[int, float]:
+        """Share of the members present that has each concept."""
+        ...
+
+    def under(self, client: int, concept: int, round: int) -> ClientData:
+        """The client's training data as it is, was or will be under a concept."""
+        ...
+
+
+def gathered(world: World, client: int, rounds: Sequence[int]) -> ClientData:
+    """All that the client held at these rounds, a block that comes back only once.
+
+    Blocks count by their samples: where a row stands for several, it is weighed by them.
+    """
+    blocks: list[ClientData] = []
+    for data in (world.train(client, round) for round in rounds):
+        if not any(_same(data, other) for other in blocks):
+            blocks.append(data)
+    if len(blocks) == 1:
+        return blocks[0]
+    labels, count = torch.cat([b.labels for b in blocks]), sum(b.count for b in blocks)
+    plain = all(b.weight is None and b.count == len(b) for b in blocks)
+    weight = None if plain else torch.cat([_weights(b) for b in blocks])
+    pool, rows = blocks[0].pool, torch.cat([b.rows for b in blocks])
+    if any(b.pool is not pool for b in blocks):
+        pool = Pool(torch.cat([_samples(b) for b in blocks]), labels)
+        rows = torch.arange(len(labels), device=rows.device)
+    return ClientData(pool, rows, labels, count, weight)
+
+
+def _samples(data: ClientData) -> torch.Tensor:
+    return data.pool.x.index_select(0, data.rows)
+
+
+def _same(a: ClientData, b: ClientData) -> bool:
+    if a is b:
+        return True
+    if len(a) != len(b) or a.count != b.count or not torch.equal(a.labels, b.labels):
+        return False
+    if a.pool is b.pool:
+        return torch.equal(a.rows, b.rows)
+    return torch.equal(_samples(a), _samples(b))
+
+
+def _weights(data: ClientData) -> torch.Tensor:
+    """The share of ``count`` that each row stands for."""
+    own = torch.ones(len(data)) if data.weight is None else data.weight
+    own = own.to(data.pool.x.dtype if data.pool.x.is_floating_point() else own.dtype)
+    return own * (data.count / float(own.sum()))

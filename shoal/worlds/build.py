@@ -9,15 +9,19 @@ from typing import Any
 from shoal.data.sources import Dataset
 from shoal.errors import UserError
 from shoal.types import Kind
+from shoal.worlds.available import CHECKED, read_available
 from shoal.worlds.classes import group_labels
 from shoal.worlds.composed import Composed
 from shoal.worlds.concepts import Concepts
 from shoal.worlds.domains import lay_out
 from shoal.worlds.drifts import read_drifts
+from shoal.worlds.flow import read_flow
 from shoal.worlds.holders import Parts, read_holders
-from shoal.worlds.membership import churn, still
+from shoal.worlds.membership import Membership, churn, still
 from shoal.worlds.spec import CHURN, Reader, near, read_world
 from shoal.worlds.stages import Plan, hold, read_plan
+from shoal.worlds.streams import read_stream
+from shoal.worlds.unseen import with_unseen
 
 
 def build(
@@ -47,23 +51,50 @@ def assemble(
         raise UserError(f"validation is {validation!r}; it must be at least 0 and below 1.")
     holders = read_holders(reader, dataset, seed)
     members = holders.members
+    plan = read_plan(reader, dataset.classes)
     membership = still(members)
-    if reader.raw("name") == "churn" or reader.given(*CHURN):
+    if reader.given("poisson"):
+        membership = _flow(reader, members, plan, seed)
+    elif reader.raw("name") == "churn" or reader.given(*CHURN):
+        if reader.raw("name") == "churn" and reader.given("rounds"):
+            reader.bad("rounds", "left out unless poisson says who comes and goes")
         membership = churn(reader, members)
         labels = group_labels(reader, membership.groups, dataset.classes)
         holders = replace(holders, groups=membership.groups, labels=labels)
-    plan = read_plan(reader, dataset.classes)
     rounds = _rounds(reader, membership.rounds, plan)
+    plan = with_unseen(plan, reader, membership, rounds, dataset.classes)
     concepts = Concepts(members, dataset.classes or 0)
     if reader.raw("name") == "drift" or reader.given("drift"):
         concepts = read_drifts(reader.raw("drift"), members, dataset.classes, rounds, seed)
     hidden = _hidden(reader)
     pool, test_pool, blocks = lay_out(dataset, plan.domains, seed)
     stages = hold(plan, holders, blocks, drawn)
-    return Composed(
+    available = read_available(reader.raw("available"), seed)
+    stream = read_stream(reader.raw("stream"), rounds, holders.samples is not None)
+    world = Composed(
         dict(spec), seed, float(validation), rounds, members, dataset.classes, pool, test_pool,
-        membership, concepts, stages, hidden,
+        membership, concepts, stages, hidden, available, stream,
     )  # fmt: skip
+    _check_reached(world)
+    return world
+
+
+def _flow(reader: Reader, members: int, plan: Plan, seed: int) -> Membership:
+    for key in CHURN:
+        if key != "poisson" and reader.given(key):
+            reader.bad(key, "left out when 'poisson' says who comes and goes")
+    rounds = reader.whole("rounds", plan.rounds or None)
+    return read_flow(reader.raw("poisson"), members, rounds, seed)
+
+
+def _check_reached(world: Composed) -> None:
+    """Refuse a world with a round in which nobody can be reached (where that is cheap to see)."""
+    if world.available is None or world.members * world.rounds > CHECKED:
+        return
+    for round in range(world.rounds):
+        if not len(world.here(round)):
+            raise UserError(f"available lets nobody be reached in round {round}; use a larger "
+                            f"share, other traces or more members.")  # fmt: skip
 
 
 def _rounds(reader: Reader, sessions: int, plan: Plan) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -13,11 +13,15 @@ from torch import Tensor
 
 from shoal import rng
 from shoal.types import ClientData, Kind, Pool, Shift
+from shoal.worlds.available import Availability
 from shoal.worlds.base import Moment
 from shoal.worlds.cache import DataCache
 from shoal.worlds.classes import Labels
 from shoal.worlds.concepts import Concepts
 from shoal.worlds.membership import Membership
+from shoal.worlds.roster import Recent, Roster, ids_of
+from shoal.worlds.spans import spread
+from shoal.worlds.streams import Stream
 from shoal.worlds.timeline import Stage, shifts, stage_at
 
 
@@ -40,7 +44,10 @@ class Composed:
     concepts: Concepts
     stages: tuple[Stage, ...]
     hidden: frozenset[Kind] = frozenset()
+    available: Availability | None = None
+    stream: Stream | None = None
     _cache: DataCache = field(default_factory=DataCache, repr=False)
+    _here: Recent = field(default_factory=Recent, repr=False)
 
     @cached_property
     def shifts(self) -> dict[int, Shift]:
@@ -49,7 +56,10 @@ class Composed:
 
     @cached_property
     def pad(self) -> int:
-        sizes = {n - self.held_out(n) for stage in self.stages for n in stage.population.sizes()}
+        found = {n for stage in self.stages for n in stage.population.sizes()}
+        if self.stream is not None:
+            found = {self.stream.size(n) for n in found}
+        sizes = {n - self.held_out(n) for n in found}
         return max(sizes) if len(sizes) > 1 else 0
 
     def held_out(self, rows: int) -> int:
@@ -59,6 +69,19 @@ class Composed:
             return 0
         return min(rows - 1, max(1, round(rows * self.share)))
 
+    def here(self, round: int) -> Sequence[int]:
+        """Sorted ids of the members present that can be reached."""
+        present = self.membership.present[self.membership.session(round)]
+        if self.available is None:
+            return present
+        available = self.available
+
+        def awake() -> Sequence[int]:
+            ids = ids_of(present)
+            return Roster(ids[available.awake(ids, round)])
+
+        return self._here.get(round, awake)
+
     def at(self, round: int) -> Moment:
         session = self.membership.session(round)
         starts = (*self.membership.starts, self.rounds)
@@ -66,7 +89,7 @@ class Composed:
             round,
             session,
             stage_at(self.stages, round),
-            self.membership.present[session],
+            self.here(round),
             self.shifts.get(round),
             round - starts[session],
             starts[session + 1] - starts[session],
@@ -76,18 +99,24 @@ class Composed:
         """The concept that the client's labels follow."""
         return self.concepts.concept(client, round)
 
+    @property
+    def concept_count(self) -> int:
+        return len(self.concepts.maps)
+
     def concept_shares(self, round: int) -> dict[int, float]:
         """Share of the members present that has each concept."""
-        members = self.membership.present[self.membership.session(round)]
-        return self.concepts.shares(members, round)
+        return self.concepts.shares(self.here(round), round)
 
     def held(self, round: int) -> Labels:
         """Classes that members present hold now, before labels are swapped."""
-        members = self.membership.present[self.membership.session(round)]
-        return self.stages[stage_at(self.stages, round)].population.classes(members)
+        return self.stages[stage_at(self.stages, round)].population.classes(self.here(round))
 
     def train(self, client: int, round: int) -> ClientData:
         return self._data(client, round, False)
+
+    def under(self, client: int, concept: int, round: int) -> ClientData:
+        """What the client trains on in this round, with labels that follow another concept."""
+        return self._data(client, round, False, concept)
 
     def validation(self, client: int, round: int) -> ClientData | None:
         """The rows that are held out, or None when the share is 0 or the client has one row.
@@ -98,14 +127,17 @@ class Composed:
         data = self._data(client, round, True) if self.share else None
         return data if data is not None and len(data) else None
 
-    def _data(self, client: int, round: int, held: bool) -> ClientData:
-        stage, concept = stage_at(self.stages, round), self.concepts.concept(client, round)
-        key = (client, concept, stage, held)
+    def _data(self, client: int, round: int, held: bool, concept: int | None = None) -> ClientData:
+        stage = stage_at(self.stages, round)
+        concept = self.concepts.concept(client, round) if concept is None else concept
+        key = (client, concept, stage, held, round if self.stream is not None else 0)
         data = self._cache.get(key)
         if data is not None:
             return data
         part = self.stages[stage]
         rows = part.population.rows(client)
+        if self.stream is not None:
+            rows = self.stream.held(np.sort(rows), round)
         if self.share:
             rows = rows[self._positions(client, len(rows), held)]
         index = torch.from_numpy(rows + part.block.train).to(self.pool.y.device)
@@ -126,23 +158,40 @@ class Composed:
         present, and only there when they are several (``concept_shares`` weighs them).
 
         ``active``: test rows of the current stage's domain whose class a member present holds.
+        In a stream it is what members here (1,000 evenly spaced ones of more) meet next.
         ``global``: the test rows of all domains of the world. ``task s``: those of stage s (its
         domain, or its classes), for every stage so far, when the world has several.
+        ``ahead s``: the same for the next stage, in the last round before it begins.
         """
         now, shares = stage_at(self.stages, round), self.concept_shares(round)
         most = max(shares, key=lambda c: (shares[c], -c))
-        active = self._test_rows(self.stages[now], self.held(round))
         out = {
-            "active": self._test(active, most),
+            "active": self._active(round, most),
             "global": self._test(self._range(0, len(self.test_pool.y)), most),
         }
         if len(self.stages) > 1:
             for number, stage in enumerate(self.stages[: now + 1]):
                 rows = self._test_rows(stage, stage.labels)
                 out[f"task {number}"] = self._test(rows, most)
+        ahead = self.stages[now + 1 : now + 2]
+        if ahead and ahead[0].start == round + 1:
+            rows = self._test_rows(ahead[0], ahead[0].labels)
+            out[f"ahead {now + 1}"] = self._test(rows, most)
         if len(shares) > 1:
-            out |= {f"concept {c}": self._test(active, c) for c in shares}
+            out |= {f"concept {c}": self._active(round, c) for c in shares}
         return out
+
+    def _active(self, round: int, concept: int) -> ClientData:
+        stage = self.stages[stage_at(self.stages, round)]
+        if self.stream is None:
+            return self._test(self._test_rows(stage, self.held(round)), concept)
+        mine = [np.sort(stage.population.rows(m)) for m in spread(self.here(round), 1000)]
+        rows = np.concatenate([self.stream.ahead(r, round) for r in mine])
+        if not len(rows):  # nobody has so many rows as there are rounds
+            return self._test(self._test_rows(stage, self.held(round)), concept)
+        index = torch.from_numpy(rows + stage.block.train).to(self.pool.y.device)
+        labels = self.concepts.relabel(self.pool.y.index_select(0, index), concept)
+        return ClientData(self.pool, index, labels, float(len(index)))
 
     def _test_rows(self, stage: Stage, labels: Labels | None) -> Tensor:
         rows = self._range(stage.block.test, stage.block.test + stage.block.test_rows)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shoal.worlds.composed import Composed
+from shoal.worlds.roster import ids_of
 from shoal.worlds.spans import Spans, spread
 from shoal.worlds.timeline import stage_at
 
@@ -29,7 +30,8 @@ def grid(world: Composed, rows: int, columns: int) -> Grid:
     evenly spaced ones have (absent when most are)."""
     ids = _runs(world.members, rows)
     times = _runs(world.rounds, columns)
-    cells = tuple(tuple(_cell(world, run, t.start) for t in times) for run in ids)
+    shown = [_column(world, ids, t.start) for t in times]
+    cells = tuple(tuple(column[i] for column in shown) for i in range(len(ids)))
     return Grid(ids, times, cells)
 
 
@@ -43,11 +45,17 @@ def _runs(total: int, parts: int) -> tuple[range, ...]:
     return tuple(range(i * total // parts, (i + 1) * total // parts) for i in range(parts))
 
 
-def _cell(world: Composed, run: range, round: int) -> int:
+def _column(world: Composed, runs: Sequence[range], round: int) -> list[int]:
     present = world.membership.present[world.membership.session(round)]
-    some = spread(run, 8)
-    seen = [world.concept(m, round) if m in present else -1 for m in some]
-    return max(sorted(set(seen)), key=seen.count)
+    out = []
+    for run in runs:
+        some = [m for m in spread(run, 8) if m in present]
+        if world.available is not None and some:
+            awake = world.available.awake(ids_of(some), round)
+            some = [m for m, up in zip(some, awake, strict=True) if up]
+        seen = [world.concept(m, round) for m in some] + [-1] * (min(8, len(run)) - len(some))
+        out.append(max(sorted(set(seen)), key=seen.count))
+    return out
 
 
 def text(world: Composed) -> str:

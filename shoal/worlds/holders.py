@@ -22,6 +22,7 @@ from shoal.worlds.population import (
     read_partition,
 )
 from shoal.worlds.spec import Reader
+from shoal.worlds.streams import in_time
 
 Parts = Sequence[Rows]
 
@@ -44,17 +45,29 @@ class Holders:
         classes = tuple(range(data.classes or 1)) if labels is None else labels
         if self.samples is not None:
             return self._lazy(codes, classes, stream)
+        return dealt(codes, self._parts(data, codes, classes, stream))
+
+    def more(self, data: Dataset, labels: Labels, stream: int) -> list[Rows]:
+        """Rows of further classes for every member; none where a group does not hold them."""
+        return self._parts(data, codes_of(data), labels, stream, lenient=True)
+
+    def _parts(
+        self, data: Dataset, codes: Rows, classes: Labels, stream: int, lenient: bool = False
+    ) -> list[Rows]:
         among = np.flatnonzero(np.isin(codes, classes))
         if self.labels is None:
-            return dealt(codes, self._deal(data, codes, among, self.members, stream, 0))
+            return self._deal(data, codes, among, self.members, stream, 0)
         parts: list[Rows] = []
         for group, rows in enumerate(self._shared(codes, among, stream)):
+            if not len(rows) and lenient:
+                parts += [rows] * (self.members // self.groups)
+                continue
             if not len(rows):
                 raise UserError(f"group {group} holds none of the classes {list(classes)}; use "
                                 f"labels: all, or other classes.")  # fmt: skip
             size = self.members // self.groups
             parts += self._deal(data, codes, rows, size, stream, 1 + group)
-        return dealt(codes, parts)
+        return parts
 
     def _deal(
         self, data: Dataset, codes: Rows, among: Rows, members: int, stream: int, part: int
@@ -63,6 +76,8 @@ class Holders:
             if part:
                 raise UserError("partition 'natural' leaves labels as they are; use labels: all.")
             return natural(data, members, among)
+        if self.partition == "time":
+            return in_time(among, members, **self.options)
         draws = generator(self.seed, Purpose.PARTITION, stream, part)
         return [among[p] for p in deal(self.partition, self.options, codes[among], members, draws)]
 

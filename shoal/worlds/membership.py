@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+from shoal.worlds.roster import Roster
 from shoal.worlds.spans import Spans, tidy
 from shoal.worlds.spec import Reader, is_whole
 
-Ids = range | Spans
+Ids = range | Spans | Roster
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class Membership:
     """Session s starts at round ``starts[s]`` and has the members ``present[s]``."""
 
     starts: tuple[int, ...]
-    present: tuple[Ids, ...]
+    present: Sequence[Ids]
     rounds: int = 0  # that the sessions were given in all
     groups: int = 1  # equal runs of ids that may differ in the labels they hold
 
@@ -26,6 +27,9 @@ class Membership:
         return bisect_right(self.starts, round) - 1
 
     def note(self, session: int) -> str:
+        told = getattr(self.present, "note", None)  # a flow knows without making rosters
+        if told is not None:
+            return str(told(session))
         now, before = self.present[session], self.present[session - 1]
         return "same members" if now == before else f"members {describe(now)}"
 
@@ -36,6 +40,8 @@ def describe(members: Ids) -> str:
     >>> describe(range(3)), describe(range(4, 5))
     ('0..2', '4')
     """
+    if isinstance(members, Roster):
+        return f"{len(members):,}"
     pairs = [(members.start, members.stop)] if isinstance(members, range) else members.pairs
     return " + ".join(str(a) if b == a + 1 else f"{a}..{b - 1}" for a, b in pairs)
 

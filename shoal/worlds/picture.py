@@ -88,9 +88,15 @@ def _labels(axes: Any, world: Composed) -> None:
 
 
 def _shifts(axes: Any, world: Composed) -> None:
+    many = len(world.shifts) > 40
     for shift in world.shifts.values():
-        style = "-" if shift.announced else ":"
-        axes.axvline(shift.round, color="black", linewidth=1.3, linestyle=style)
+        axes.axvline(
+            shift.round,
+            color="black",
+            linewidth=0.4 if many else 1.3,
+            alpha=0.35 if many else 1.0,
+            linestyle="-" if shift.announced else ":",
+        )
 
 
 def _legend(figure: Any, world: Composed, shown: Grid) -> None:

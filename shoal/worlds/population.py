@@ -79,7 +79,7 @@ def dealt(codes: Rows, parts: Sequence[Rows]) -> Dealt:
 
 def names() -> list[str]:
     """Partitions that a world may name."""
-    return [*partitions.__all__, "natural"]
+    return [*partitions.__all__, "natural", "time"]
 
 
 def read_partition(value: Any) -> tuple[str, dict[str, Any]]:
@@ -94,7 +94,9 @@ def read_partition(value: Any) -> tuple[str, dict[str, Any]]:
         raise UserError(f"unknown partition {name!r}; {near(name, names())}.")
     options = {k: v for k, v in given.items() if k != "name"}
     known: list[str] = []
-    if name != "natural":
+    if name == "time":
+        known = ["by"]
+    elif name != "natural":
         signature = inspect.signature(getattr(partitions, name))
         known = [k for k in signature.parameters if k not in ("labels", "clients", "rng")]
     for key in options:

@@ -58,8 +58,26 @@ class Quadratics:
         session, stage = (i, 0) if self.kind == "members" else (0, i)
         return Moment(round, session, stage, segment.members, shift, round - start, segment.rounds)
 
+    @property
+    def concept_count(self) -> int:
+        """Segments that differ by concept are one concept each."""
+        return len(self.segments) if self.kind == "concept" else 1
+
+    def concept(self, client: int, round: int) -> int:
+        return self._index(round) if self.kind == "concept" else 0
+
+    def concept_shares(self, round: int) -> dict[int, float]:
+        return {self.concept(0, round): 1.0}
+
+    def under(self, client: int, concept: int, round: int) -> ClientData:
+        """The client's data in the segment of a concept."""
+        index = concept if self.kind == "concept" else self._index(round)
+        return self._data(client, self.segments[index])
+
     def train(self, client: int, round: int) -> ClientData:
-        segment = self.segments[self._index(round)]
+        return self._data(client, self.segments[self._index(round)])
+
+    def _data(self, client: int, segment: Segment) -> ClientData:
         k = segment.members.index(client)
         rows = self.steps_per_epoch
         a = torch.tensor([segment.a[k]] * rows, dtype=self.dtype)

@@ -14,6 +14,7 @@ from shoal.data.sources import Dataset
 from shoal.errors import UserError
 from shoal.types import Pool
 from shoal.worlds.composed import Composed
+from shoal.worlds.flow import Flow
 from shoal.worlds.population import Rows
 from shoal.worlds.spans import pairs
 
@@ -34,12 +35,8 @@ def as_json(world: Composed) -> dict[str, Any]:
         "members": world.members,
         "classes": world.classes,
         "labels": {"train": digest(world.pool), "test": digest(world.test_pool)},
-        "sessions": [
-            {"start": start, "members": pairs(present)}
-            for start, present in zip(
-                world.membership.starts, world.membership.present, strict=True
-            )
-        ],
+        "sessions": _sessions(world),
+        "available": None if world.available is None else world.available.saved(),
         "drifts": [
             {"kind": d.kind, "map": list(d.mapping), "rounds": list(d.rounds),
              "reached": list(d.reached), "key": str(d.key)}
@@ -51,6 +48,14 @@ def as_json(world: Composed) -> dict[str, Any]:
             for s in world.shifts.values()
         ],
     }  # fmt: skip
+
+
+def _sessions(world: Composed) -> list[dict[str, Any]]:
+    """Members of each session; of random arrivals and departures, only who came and left."""
+    starts, present = world.membership.starts, world.membership.present
+    if isinstance(present, Flow):
+        return [{"start": start, **present.saved(s)} for s, start in enumerate(starts)]
+    return [{"start": starts[s], "members": pairs(present[s])} for s in range(len(starts))]
 
 
 def _stages(world: Composed) -> list[dict[str, Any]]:

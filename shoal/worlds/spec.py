@@ -9,17 +9,19 @@ from typing import Any, NoReturn
 
 from shoal.errors import UserError
 
-COMMON = ("name", "members", "partition", "lazy", "samples", "hidden")
+COMMON = (
+    "name", "members", "partition", "lazy", "samples", "hidden", "available", "stream", "unseen",
+)  # fmt: skip
 CHURN = (
     "sessions", "rounds_per_session", "groups", "order", "labels", "overlap",
-    "present", "arrive", "leave",
+    "present", "arrive", "leave", "poisson",
 )  # fmt: skip
 DRIFT = ("drift",)
 DOMAINS = ("domains", "rounds_per_stage")
 CLASSES = ("stages", "classes", "cumulative", "rounds_per_stage")
 KEYS: dict[str, tuple[str, ...]] = {
     "still": (*COMMON, "rounds"),
-    "churn": (*COMMON, *CHURN),
+    "churn": (*COMMON, "rounds", *CHURN),
     "drift": (*COMMON, "rounds", *DRIFT),
     "domains": (*COMMON, *DOMAINS),
     "classes": (*COMMON, *CLASSES),

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import torch
 
+from shoal.data.places import About
 from shoal.data.sources.registry import Dataset, source
 from shoal.types import Pool
 
+DIGITS = About(
+    "digits", "UCI handwritten digits", "1,437 / 360", 10, (64,), "CC BY 4.0",
+    "Alpaydin and Kaynak, UCI, 1998",
+)  # fmt: skip
 
-@source("digits")
+
+@source("digits", DIGITS)
 def digits(*, flat: bool = True) -> Dataset:
     """1,797 grey 8x8 digits in 10 classes, scaled to [0, 1].
 

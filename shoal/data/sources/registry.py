@@ -49,14 +49,14 @@ def source(name: str, about: About | None = None) -> Callable[[S], S]:
     ``about`` is what ``shoal data`` prints. A name such as ``pacs:photo`` is a domain of ``pacs``.
     """
 
-    def register(function: S) -> S:
+    def register(make: S) -> S:
         # The same definition may come twice: a reloaded module registers anew.
-        if name in _SOURCES and _SOURCES[name].__qualname__ != function.__qualname__:
+        if name in _SOURCES and _SOURCES[name].__qualname__ != make.__qualname__:
             raise ValueError(f"two sources are called {name!r}")
-        _SOURCES[name] = function
+        _SOURCES[name] = make
         if about is not None:
             _ABOUT[name] = about
-        return function
+        return make
 
     return register
 
@@ -80,6 +80,12 @@ def whole() -> list[str]:
     return [name for name in names() if ":" not in name]
 
 
+def function(name: str) -> Source:
+    """The function behind ``name``; its signature has the options, its text what it is."""
+    about(name)
+    return _SOURCES[name]
+
+
 def load(name: str, **options: Any) -> Dataset:
     """The data set called ``name``, checked for values that are not finite.
 
@@ -87,16 +93,18 @@ def load(name: str, **options: Any) -> Dataset:
     >>> data.train.x.shape, data.classes, data.shape
     (torch.Size([1437, 64]), 10, (64,))
     """
-    if name not in names():
-        raise UserError(f"unknown data set {name!r}; {_suggest(name, whole())}.")
-    function = _SOURCES[name]
-    known = list(inspect.signature(function).parameters)
+    make = function(name)
+    parameters = inspect.signature(make).parameters
+    known = list(parameters)
     for option in options:
         if option not in known:
             raise UserError(
                 f"data set {name!r} has no option {option!r}; {_suggest(option, known)}."
             )
-    return checked(function(**options))
+    for option, parameter in parameters.items():
+        if parameter.default is parameter.empty and option not in options:
+            raise UserError(f"data set {name!r} needs the option {option!r}.")
+    return checked(make(**options))
 
 
 def checked(data: Dataset) -> Dataset:

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from shoal.data.places import About
 from shoal.data.sources.registry import Dataset, source
 from shoal.errors import UserError
 from shoal.types import Pool
@@ -16,7 +17,13 @@ Floats = NDArray[np.float64]
 Samples = tuple[NDArray[np.float32], NDArray[np.int64]]
 
 
-@source("synthetic")
+SYNTHETIC = About(
+    "synthetic", "Synthetic(alpha, beta)", "as many as drawn", CLASSES, (FEATURES,), "drawn here",
+    "Li et al., FedProx, MLSys 2020",
+)  # fmt: skip
+
+
+@source("synthetic", SYNTHETIC)
 def synthetic(
     *, alpha: float = 1.0, beta: float = 1.0, clients: int = 30, seed: int = 0
 ) -> Dataset:

@@ -1,0 +1,95 @@
+"""Methods that change the local gradient, the local loss, or what the server makes of the work."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from shoal.catalog.averaging import _server
+from shoal.catalog.registry import entry
+from shoal.method import Method
+from shoal.part import Part
+from shoal.parts.contrastive import ModelContrast
+from shoal.parts.control_variate import ControlVariate
+from shoal.parts.distill import SessionTeacher
+from shoal.parts.drift_correction import DriftCorrection
+from shoal.parts.dynamic_reg import DynamicRegularizer, LocalMean
+from shoal.parts.local_sgd import Sgd
+from shoal.parts.lookahead import LookAhead
+from shoal.parts.momentum import GlobalMomentum
+from shoal.parts.normalized import NormalizedProgress
+from shoal.parts.proximal import Proximal
+from shoal.parts.session import SessionStart
+from shoal.parts.sharpness import SharpnessAware
+
+
+@entry
+def fedsam(rho: float = 0.1, eps: float = 1e-7) -> Method:
+    """FedSAM: sharpness-aware local steps (Qu et al. 2022)."""
+    return Method("fedsam", (SharpnessAware(rho=rho, eps=eps),))
+
+
+@entry
+def fedcm(alpha: float = 0.1, eta_g: float = 1.0) -> Method:
+    """FedCM: local steps that lean on the last global direction (Xu et al. 2021)."""
+    return Method("fedcm", (GlobalMomentum(alpha=alpha), *_server(eta_g)), "uniform")
+
+
+@entry
+def feddyn(alpha: float = 0.1, serve: Literal["model", "mean"] = "model") -> Method:
+    """FedDyn: dynamic regularisation (Acar et al. 2021).
+
+    ``serve: mean`` predicts with the mean of the local models, as its authors report.
+    """
+    served: tuple[Part, ...] = (LocalMean(),) if serve == "mean" else ()
+    return Method("feddyn", (DynamicRegularizer(alpha=alpha), *served), "uniform")
+
+
+@entry
+def feddc(alpha: float = 0.1) -> Method:
+    """FedDC: learnt drift and control variates (Gao et al. 2022)."""
+    return Method("feddc", (DriftCorrection(alpha=alpha), ControlVariate()), "uniform")
+
+
+@entry
+def fedacg(lam: float = 0.85, beta: float = 0.01) -> Method:
+    """FedACG: clients start at a look-ahead model and are pulled to it (Kim et al. 2024)."""
+    return Method("fedacg", (LookAhead(lam=lam), Proximal(mu=beta)))
+
+
+@entry
+def fednova(
+    rho: float = 0.0, mu: float = 0.0, weight_decay: float = 0.0, clip: float | None = None
+) -> Method:
+    """FedNova: progress normalised by local work (Wang et al. 2020).
+
+    With ``rho`` it brings its own SGD of that momentum (and ``weight_decay``, ``clip``) in the
+    place of the run's local optimiser; with ``mu`` a proximal term.
+    """
+    parts: tuple[Part, ...] = (NormalizedProgress(rho=rho, mu=mu),)
+    if mu:
+        parts += (Proximal(mu=mu),)
+    if rho:
+        parts += (Sgd(momentum=rho, weight_decay=weight_decay, clip=clip),)
+    return Method("fednova", parts)
+
+
+@entry
+def moon(
+    mu: float = 1.0, tau: float = 1.0, prev_init: Literal["received", "init"] = "received"
+) -> Method:
+    """MOON: model-contrastive features (Li et al. 2021)."""
+    return Method("moon", (ModelContrast(mu=mu, tau=tau, prev_init=prev_init),))
+
+
+@entry
+def continuous(
+    kappa: float = 1.0,
+    mode: Literal["softmax", "glfc"] = "softmax",
+    teacher_init: Literal["none", "uniform"] = "none",
+    P: int = 1,
+    first_session: Literal["initial", "latest"] = "initial",
+) -> Method:
+    """Continuous: FedAvg that distils the previous session's model (paper 1's baseline)."""
+    teacher = SessionTeacher(mode=mode, kappa=kappa, teacher_init=teacher_init)
+    start = SessionStart(strategy="previous", P=P, first_session=first_session)
+    return Method("continuous", (teacher, start))

@@ -1,0 +1,134 @@
+"""Sentences: SST-2, QQP and QNLI of GLUE, and reviews of four kinds of goods."""
+
+from __future__ import annotations
+
+import csv
+import re
+import tarfile
+import zipfile
+from collections.abc import Callable, Sequence
+from io import StringIO
+from pathlib import Path
+
+from shoal.data.places import About, Found, locate
+from shoal.data.remote import Remote
+from shoal.data.sources.news import from_lines
+from shoal.data.sources.registry import Dataset, source
+from shoal.data.text import Texts, cut, dataset
+from shoal.types import Pool
+
+GLUE = "https://dl.fbaipublicfiles.com/glue/data/"
+WANG = "Wang et al., GLUE, ICLR 2019"
+LINES = ("train.jsonl.gz", "dev.jsonl.gz")
+SST2 = About(
+    "sst2", "SST-2 sentiment", "67,349 / 872", 2, (64,), "none stated; research use",
+    f"Socher et al., EMNLP 2013; {WANG}", {"lines": LINES},
+    (Remote(GLUE + "SST-2.zip", "SST-2.zip", md5="9f81648d4199384278b86e315dac217c"),),
+)  # fmt: skip
+QQP = About(
+    "qqp", "Quora Question Pairs", "363,846 / 40,430", 2, (64,), "Quora's terms: non-commercial",
+    WANG, {"lines": LINES}, (Remote(GLUE + "QQP-clean.zip", "QQP-clean.zip"),),
+)  # fmt: skip
+QNLI = About(
+    "qnli", "Question-answering NLI", "104,743 / 5,463", 2, (64,), "CC BY-SA 4.0",
+    WANG, {"lines": LINES},
+    (Remote(GLUE + "QNLIv2.zip", "QNLIv2.zip", md5="b4efd6554440de1712e9b54e14760e82"),),
+)  # fmt: skip
+DOMAINS = ("books", "dvd", "electronics", "kitchen")
+REVIEWS = About(
+    "multi_domain_sentiment", "Amazon reviews of four kinds of goods", "8,000, split 80/20", 2,
+    (128,), "none stated; research use", "Blitzer, Dredze and Pereira, ACL 2007",
+    {"lines": tuple(f"{d}.jsonl.gz" for d in DOMAINS)},
+    (Remote("https://www.cs.jhu.edu/~mdredze/datasets/sentiment/domain_sentiment_data.tar.gz",
+            "domain_sentiment_data.tar.gz"),),
+)  # fmt: skip
+
+# Columns of the text (joined by a blank) and of the label in the .tsv files of GLUE.
+COLUMNS = {
+    "sst2": (("sentence",), "label"),
+    "qqp": (("question1", "question2"), "is_duplicate"),
+    "qnli": (("question", "sentence"), "label"),
+}
+WORDS = {"not_entailment": 0, "entailment": 1}
+
+
+def _glue(about: About) -> None:
+    def sentences(*, length: int = 64, vocabulary: int = 10_000) -> Dataset:
+        found = locate(about)
+        if found.form == "lines":
+            train, test = (from_lines(found / file) for file in LINES)
+        else:
+            archive = found / about.remotes[0].file
+            train, test = (_tsv(archive, f"{p}.tsv", about.name) for p in ("train", "dev"))
+        return dataset(about.name, train, test, 2, length, vocabulary)
+
+    sentences.__qualname__ = f"sentences of {about.name}"
+    sentences.__doc__ = (
+        f"{about.title}; the development set is the test part, for GLUE hides the labels of its "
+        f"own. Pairs of sentences are joined by a blank."
+    )
+    source(about.name, about)(sentences)
+
+
+def _tsv(path: Path, ending: str, name: str) -> Texts:
+    with zipfile.ZipFile(path) as archive:
+        inside = next(n for n in archive.namelist() if n.endswith(f"/{ending}"))
+        content = archive.read(inside).decode("utf-8")
+    texts, label = COLUMNS[name]
+    rows = csv.DictReader(StringIO(content), delimiter="\t", quoting=csv.QUOTE_NONE)
+    kept = [row for row in rows if row.get(label)]
+    labels = [WORDS[r[label]] if r[label] in WORDS else int(r[label]) for r in kept]
+    return Texts([" ".join(r[t] or "" for t in texts) for r in kept], labels)
+
+
+for _about in (SST2, QQP, QNLI):
+    _glue(_about)
+
+
+def _reviews(name: str, chosen: Sequence[str]) -> Callable[..., Dataset]:
+    def reviews(*, length: int = 128, vocabulary: int = 10_000) -> Dataset:
+        found = locate(REVIEWS)
+        parts = [_domain(found, domain) for domain in DOMAINS]
+        group = [number for number, part in enumerate(parts) for _ in part.text]
+        texts = [text for part in parts for text in part.text]
+        train, test = cut(Texts(texts, [y for part in parts for y in part.label], group))
+        whole = dataset(name, train, test, 2, length, vocabulary)
+        return whole if len(chosen) > 1 else _only(whole, DOMAINS.index(chosen[0]))
+
+    reviews.__qualname__ = f"reviews of {name}"
+    reviews.__doc__ = (
+        "1,000 bad and 1,000 good reviews a domain; a row's client is its domain. The vocabulary "
+        "is that of all domains, also where only one of them is asked for."
+    )
+    return reviews
+
+
+def _only(data: Dataset, domain: int) -> Dataset:
+    """The rows of one domain."""
+    assert data.group is not None and data.test_group is not None, "a row's group is its domain"
+    kept = [(data.train, data.group == domain), (data.test, data.test_group == domain)]
+    train, test = (Pool(pool.x[rows], pool.y[rows]) for pool, rows in kept)
+    return data._replace(train=train, test=test, group=None, test_group=None)
+
+
+def _domain(found: Found, domain: str) -> Texts:
+    if found.form == "lines":
+        return from_lines(found / f"{domain}.jsonl.gz")
+    texts: list[str] = []
+    labels: list[int] = []
+    # Kitchen has another name inside the archive.
+    folder = {"kitchen": "kitchen_&_housewares"}.get(domain, domain)
+    with tarfile.open(found / REVIEWS.remotes[0].file) as archive:
+        for label, word in enumerate(("negative", "positive")):
+            file = archive.extractfile(f"sorted_data_acl/{folder}/{word}.review")
+            assert file is not None, "the archive has this file"
+            content = file.read().decode("latin-1")
+            bodies = re.findall(r"<review_text>(.*?)</review_text>", content, re.DOTALL)
+            texts += [body.strip() for body in bodies]
+            labels += [label] * len(bodies)
+    return Texts(texts, labels)
+
+
+source(REVIEWS.name, REVIEWS)(_reviews(REVIEWS.name, DOMAINS))
+for _name in DOMAINS:
+    source(f"{REVIEWS.name}:{_name}")(_reviews(f"{REVIEWS.name}:{_name}", [_name]))

@@ -1,0 +1,83 @@
+"""Networks that make samples out of noise, and what must be known of a task to build them."""
+
+from __future__ import annotations
+
+from functools import lru_cache, partial
+from math import prod
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import interpolate, leaky_relu
+
+from shoal.errors import UserError
+from shoal.models.registry import Shape
+from shoal.task import ModuleTask, Task
+from shoal.types import Batch
+
+LEAST_IMAGE = 16  # images with a shorter side are made by fully connected layers
+
+
+class Generator(nn.Module):
+    """``noise`` numbers to one sample of ``shape``; the output is linear.
+
+    Samples without sides, or with sides below 16, come from one hidden layer; larger images from a
+    quarter-size map that is enlarged twice, each time followed by a 3x3 convolution.
+    """
+
+    def __init__(self, shape: Shape, noise: int, hidden: int = 128) -> None:
+        super().__init__()
+        self.shape = shape
+        self.images = len(shape) == 3 and min(shape[1:]) >= LEAST_IMAGE
+        if self.images:
+            channels, height, width = shape
+            self.small = (hidden // 2, -(-height // 4), -(-width // 4))
+            self.enter = nn.Linear(noise, prod(self.small))
+            self.middle = nn.Conv2d(hidden // 2, hidden // 4, 3, padding=1)
+            self.leave = nn.Conv2d(hidden // 4, channels, 3, padding=1)
+        else:
+            self.first = nn.Linear(noise, hidden)
+            self.last = nn.Linear(hidden, prod(shape))
+
+    def forward(self, z: Tensor) -> Tensor:
+        if not self.images:
+            made: Tensor = self.last(leaky_relu(self.first(z), 0.2))
+            return made.reshape(z.shape[0], *self.shape)
+        maps = leaky_relu(self.enter(z), 0.2).reshape(z.shape[0], *self.small)
+        maps = leaky_relu(self.middle(interpolate(maps, scale_factor=2.0)), 0.2)
+        grown: Tensor = self.leave(interpolate(maps, size=self.shape[1:]))
+        return grown
+
+
+def sample_shape(task: Task) -> Shape:
+    """The shape of one sample, read off the network (flat where it takes flat samples)."""
+    shape = getattr(getattr(task, "module", None), "shape", None)
+    if shape is not None:
+        return tuple(shape)
+    first = task.layout.shapes[0]
+    if task.classes is None or len(first) != 2:
+        raise UserError(
+            "a generator needs a classifier of images or of flat samples; this model's first "
+            f"tensor {task.layout.names[0]!r} has shape {first}"
+        )
+    return (first[1],)
+
+
+def feature_width(task: Task) -> int:
+    """How many features the network gives a sample, found by a pass over zeros."""
+    theta = torch.zeros(task.layout.size, dtype=task.dtype)
+    stats = torch.zeros(task.stats_layout.size, dtype=task.dtype)
+    x = torch.zeros(1, *sample_shape(task), dtype=task.dtype)
+    batch = Batch(x, torch.zeros(1, dtype=torch.int64))
+    return int(task.forward(theta, batch, stats, False).features.shape[-1])
+
+
+@lru_cache(maxsize=16)
+def generator_task(shape: Shape, noise: int, hidden: int, dtype: torch.dtype) -> ModuleTask:
+    """A generator as pure functions of one vector; its "logits" are the samples."""
+    return ModuleTask(partial(Generator, shape, noise, hidden), dtype=dtype)
+
+
+def generated(task: ModuleTask, theta: Tensor, z: Tensor) -> Tensor:
+    """The samples that generator ``theta`` makes of ``z``."""
+    none = torch.zeros(0, dtype=z.dtype, device=z.device)
+    return task.forward(theta, Batch(z, z), none, False).logits

@@ -1,0 +1,164 @@
+"""Ways to make one displacement of many, when some of them may be hostile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from shoal.errors import UserError
+from shoal.part import Part
+from shoal.view import ServerView, Uploads
+
+
+def scaled_mean(uploads: Uploads, factors: Sequence[float]) -> Tensor:
+    """``sum p_i f_i D_i`` in client order; the plain mean, to the bit, where all factors are 1."""
+    if all(factor == 1.0 for factor in factors):
+        return uploads.delta
+    rows, total = stacked(uploads), torch.zeros_like(uploads.delta)
+    for row, weight, factor in zip(rows, uploads.weights, factors, strict=True):
+        total = total + (weight * factor) * row
+    return total
+
+
+def stacked(uploads: Uploads | None) -> Tensor:
+    """Every upload, ``[m, P]``."""
+    assert uploads is not None and uploads.stacked is not None
+    return uploads.stacked
+
+
+def middle(rows: Tensor) -> Tensor:
+    """The median of every column; of an even number, the mean of the two in the middle.
+
+    >>> middle(torch.tensor([[1.0, 0.0], [9.0, 2.0], [2.0, 1.0], [4.0, 9.0]]))
+    tensor([3.0000, 1.5000])
+    """
+    count = rows.shape[0]
+    ordered = rows.sort(0).values
+    return (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoordinateMedian(Part):
+    """The median of every coordinate of the uploads.
+
+    Yin et al., "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates", 2018.
+
+    Deviations: none. Weights are not used, and running statistics are averaged as ever.
+    """
+
+    individual_uploads: ClassVar[bool] = True
+
+    def aggregate(self, view: ServerView) -> Tensor:
+        return middle(stacked(view.uploads))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrimmedMean(Part):
+    """The mean of every coordinate without its ``floor(share m)`` lowest and highest values.
+
+    Yin et al., 2018 (see ``CoordinateMedian``). Parameters: ``share`` (0.1 off either end, below
+    one half; 0 trims nothing and is the plain mean).
+
+    Deviations: what is left is averaged with the run's weights; uniform ones, the catalog's
+    choice, are the paper's. Running statistics are averaged as ever.
+    """
+
+    share: float = 0.1
+
+    individual_uploads: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.share < 0.5:
+            raise UserError(f"trimmed_mean: share must be in [0, 0.5), not {self.share}")
+
+    def aggregate(self, view: ServerView) -> Tensor:
+        rows, uploads = stacked(view.uploads), view.uploads
+        assert uploads is not None
+        count = rows.shape[0]
+        cut = int(self.share * count)
+        if cut == 0:
+            return uploads.delta
+        ordered, places = rows.sort(stable=True, dim=0)
+        weights = rows.new_tensor(uploads.weights)[places[cut : count - cut]]
+        return (weights * ordered[cut : count - cut]).sum(0) / weights.sum(0)
+
+
+def krum_scores(rows: Tensor, byzantine: int) -> Tensor:
+    """For every row, the sum of its ``m - byzantine - 2`` smallest squared distances to others.
+
+    >>> krum_scores(torch.tensor([[0.0], [1.0], [3.0], [100.0]]), 0).tolist()
+    [10.0, 5.0, 13.0, 19210.0]
+    """
+    count = rows.shape[0]
+    nearest = min(count - 1, max(1, count - byzantine - 2))
+    apart = torch.cdist(rows, rows, compute_mode="donot_use_mm_for_euclid_dist").square()
+    others = apart.fill_diagonal_(float("inf")).sort(1).values
+    return others[:, :nearest].sum(1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Krum(Part):
+    """Keeps the uploads that lie closest to their neighbours, and averages those.
+
+    Blanchard et al., "Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent",
+    2017. The score of an upload is the sum of its ``m - f - 2`` smallest squared distances to
+    others. Parameters: ``byzantine`` (f, 1: hostile uploads to withstand; the proof wants
+    ``m >= 2f + 3``), ``keep`` (1: Krum; more is Multi-Krum, None keeps ``m - f``).
+
+    Deviations: in rounds too small for ``m - f - 2`` neighbours one is used. Several kept uploads
+    are averaged with the run's weights; uniform ones, the catalog's choice, are the paper's. Ties
+    go to the lower client. Running statistics are averaged as ever.
+    """
+
+    byzantine: int = 1
+    keep: int | None = 1
+
+    individual_uploads: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.byzantine < 0 or (self.keep is not None and self.keep < 1):
+            raise UserError("krum: byzantine must be at least 0 and keep at least 1 (or null)")
+
+    def aggregate(self, view: ServerView) -> Tensor:
+        rows, uploads = stacked(view.uploads), view.uploads
+        assert uploads is not None
+        count = rows.shape[0]
+        keep = max(1, count - self.byzantine) if self.keep is None else min(self.keep, count)
+        if keep == count:
+            return uploads.delta
+        best = krum_scores(rows, self.byzantine).sort(stable=True).indices[:keep].tolist()
+        share = sum(uploads.weights[i] for i in sorted(best))
+        return scaled_mean(uploads, [(i in best) / share for i in range(count)])
+
+
+@dataclass(frozen=True, kw_only=True)
+class NormClip(Part):
+    """Uploads longer than ``limit`` are shortened to it, then averaged.
+
+    Sun et al., "Can You Really Backdoor Federated Learning?", 2019. Parameters: ``limit`` (None:
+    the median length of the round's uploads; infinity clips nothing).
+
+    Deviations: the server clips (a hostile client would not), and the default limit follows the
+    round; the paper fixes a number. Its noise is not added.
+    """
+
+    limit: float | None = None
+
+    individual_uploads: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.limit is not None and not self.limit > 0.0:
+            raise UserError(f"norm_clip: limit must be positive, not {self.limit}")
+
+    def aggregate(self, view: ServerView) -> Tensor:
+        uploads = view.uploads
+        assert uploads is not None
+        limit = self.limit
+        if limit is None:
+            lengths = torch.tensor(uploads.norms, dtype=torch.float64)
+            limit = float(middle(lengths))
+        return scaled_mean(uploads, [limit / n if n > limit else 1.0 for n in uploads.norms])

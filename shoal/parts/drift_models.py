@@ -1,0 +1,182 @@
+"""A bank that grows when clients find that no model fits their new data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from shoal.part import Part, question
+from shoal.parts.select import Measure, lowest, misfits, stacked
+from shoal.tree import Tree
+from shoal.types import Job, Model
+from shoal.view import ServerView, View
+
+NONE = -1
+ROWS = 64  # of the first table; it doubles when it is full
+
+
+class Assignments(NamedTuple):
+    """A row for every client that was ever selected; ``history`` is ``[rows, steps]``."""
+
+    ids: Tensor  # the row's client
+    history: Tensor  # the model that a step's data went to
+    current: Tensor  # the model a client uses now
+    reference: Tensor  # how badly the best model did when the client was last asked
+    drifted: Tensor  # in this step
+    created: Tensor  # the model that this step's drift made
+
+
+def rows_of(state: Assignments) -> dict[int, int]:
+    """The row of every client that was ever selected."""
+    return {client: row for row, client in enumerate(state.ids.tolist()) if client != NONE}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelPerDrift(Part):
+    """All clients that drift in one time step share one new model; the others use the best one.
+
+    In a time step a client measures all models on its new data when it is first selected; it has
+    drifted if ``best > reference + delta``, and then ``reference <- best`` (before training). The
+    new model is a copy of the first drifted client's best. Each model that somebody uses is trained
+    by all selected clients with data ever assigned to it, on all of these, weighed by their amount.
+    Jothimurugesan et al., "Federated Learning under Distributed Concept Drift" (FedDrift-Eager),
+    2023.
+
+    Parameters: ``delta`` (0.1), ``every`` (10; rounds of a time step), ``cap`` (3; most models, the
+    number of concepts and one more), ``score`` (``accuracy``, as in the authors' code: the share of
+    wrong answers is compared, or the loss where there are no classes; ``loss``), ``new_model``
+    (``copy``; ``fresh`` initialises again). At the cap the least recently used model is recycled
+    and its data are forgotten; if all are in use, none is made.
+
+    Deviations: a client that is first selected late in a step is measured then, and shares the
+    model that the step has already made. Data of a step in which a client was never selected are
+    left out, since nobody knows their concept; a block that did not change counts once. Data of a
+    step are those that the client held when the step ended.
+    """
+
+    delta: float = 0.1
+    every: int = 10
+    cap: int = 3
+    score: Measure = "accuracy"
+    new_model: Literal["copy", "fresh"] = "copy"
+
+    def server_state(self, view: ServerView) -> Tree:
+        none = torch.full((ROWS,), NONE)
+        unknown = torch.full((ROWS,), float("inf"), dtype=torch.float64)
+        return Assignments(none, none[:, None], none, unknown, none >= 0, torch.tensor(NONE))
+
+    def regroup(self, view: ServerView) -> tuple[Sequence[Model], Tree]:
+        state = self._room(view.state, view)
+        row = rows_of(state)
+        asked = [c for c in view.cohort if int(state.history[row[c], -1]) == NONE]
+        if not asked:
+            return view.models, state
+        answers = view.reach.ask(self.scores, stacked(view.models), asked)
+        best = torch.tensor([lowest(answer.tolist()) for answer in answers])
+        least = torch.tensor([min(answer.tolist()) for answer in answers], dtype=torch.float64)
+        rows = torch.tensor([row[client] for client in asked])
+        drifted = least > state.reference[rows] + self.delta
+        state = state._replace(
+            reference=state.reference.index_copy(0, rows, least),
+            drifted=state.drifted.index_copy(0, rows, drifted),
+            # whom a drifted client leaves may be recycled
+            current=state.current.index_copy(0, rows, best.where(~drifted, NONE)),
+        )
+        models: Sequence[Model] = view.models
+        if bool(drifted.any()):
+            first = int(best[drifted][0])
+            models, state = self._with_new_model(view, state, first)
+            if int(state.created) != NONE:
+                best = best.where(~drifted, state.created)
+        history = state.history.clone()
+        history[rows, -1] = best
+        return models, state._replace(
+            history=history, current=state.current.index_copy(0, rows, best)
+        )
+
+    def route(self, view: ServerView) -> Sequence[Job]:
+        history, current = view.state.history, view.state.current
+        used = current[current != NONE].unique().tolist()
+        last, row = history.shape[1] - 1, rows_of(view.state)
+        jobs = []
+        for client in view.cohort:
+            for model in used:
+                steps = (history[row[client]] == model).nonzero()[:, 0].tolist()
+                blocks = [view.round if s == last else (s + 1) * self.every - 1 for s in steps]
+                if blocks:
+                    jobs.append(Job(client, model, tuple(blocks)))
+        return jobs
+
+    def serve(self, view: ServerView, client: int | None, memory: Tree) -> Tensor | Model:
+        current, row = view.state.current, rows_of(view.state)
+        if client in row:
+            return view.models[int(current[row[client]])]
+        return view.models[int(torch.bincount(current[current != NONE], minlength=1).argmax())]
+
+    def report(self, view: ServerView) -> dict[str, Tensor]:
+        return {"models": torch.tensor(len(view.models))}
+
+    @question
+    def scores(self, view: View, payload: Tree) -> Tree:
+        """How badly every model fits the client's new data."""
+        return misfits(view, payload, self.score)
+
+    def _room(self, state: Assignments, view: ServerView) -> Assignments:
+        """A column for this time step, and a row for every client of the cohort."""
+        if view.round // self.every >= state.history.shape[1]:
+            steps = view.round // self.every + 1 - state.history.shape[1]
+            state = state._replace(
+                history=torch.nn.functional.pad(state.history, (0, steps), value=NONE),
+                drifted=torch.zeros_like(state.drifted),
+                created=torch.tensor(NONE),
+            )
+        known = rows_of(state)
+        new = [client for client in view.cohort if client not in known]
+        while len(known) + len(new) > len(state.ids):
+            state = _doubled(state)
+        ids = state.ids.clone()
+        ids[len(known) : len(known) + len(new)] = torch.tensor(new, dtype=ids.dtype)
+        return state._replace(ids=ids)
+
+    def _with_new_model(
+        self, view: ServerView, state: Assignments, best: int
+    ) -> tuple[Sequence[Model], Assignments]:
+        """The bank with the model that this step's drift makes, if there is room for one."""
+        models = list(view.models)
+        if int(state.created) != NONE:
+            return models, state
+        fresh = self.new_model == "fresh"
+        new = view.task.initial(len(models)) if fresh else Model(*models[best])
+        if len(models) < self.cap:
+            return [*models, new], state._replace(created=torch.tensor(len(models)))
+        index = self._least_recently_used(len(models), state)
+        if index == NONE:
+            return models, state
+        models[index] = new
+        history = state.history.where(state.history != index, NONE)
+        return models, state._replace(history=history, created=torch.tensor(index))
+
+    @staticmethod
+    def _least_recently_used(models: int, state: Assignments) -> int:
+        """The model that nobody uses now whose last use is longest ago; NONE if all are in use."""
+        idle = [k for k in range(models) if not bool((state.current == k).any())]
+        seen = [(state.history == k).any(0).nonzero() for k in idle]
+        last = [int(found.max()) if len(found) else NONE for found in seen]
+        return idle[lowest(last)] if idle else NONE
+
+
+def _doubled(state: Assignments) -> Assignments:
+    """As many rows again, of nobody."""
+    pad, more = torch.nn.functional.pad, len(state.ids)
+    return Assignments(
+        pad(state.ids, (0, more), value=NONE),
+        pad(state.history, (0, 0, 0, more), value=NONE),
+        pad(state.current, (0, more), value=NONE),
+        pad(state.reference, (0, more), value=float("inf")),
+        pad(state.drifted, (0, more), value=False),
+        state.created,
+    )
