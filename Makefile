@@ -12,7 +12,7 @@ STAMP  := $(VENV)/.setup-torch-$(TORCH)
 TORCH_VERSION := $(BIN)/python -c "from importlib.metadata import version; print(version('torch'))"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint bench clean
+.PHONY: help setup demo test test-slow lint bench bench-methods clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -63,6 +63,9 @@ lint: setup ## ruff, mypy --strict, import layers
 
 bench: setup ## peers and engines side by side, one line a workload
 	@$(BIN)/python -m benchmarks.run
+
+bench-methods: setup ## what a method costs beside FedAvg
+	@$(BIN)/python -m benchmarks.methods
 
 clean: ## remove caches and build output (.venv and runs stay)
 	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info

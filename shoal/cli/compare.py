@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from shoal.errors import UserError
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -15,8 +17,13 @@ if TYPE_CHECKING:
 
 
 def compare(
-    directories: list[Path] = typer.Argument(help="Run directories."),
-    out: Path = typer.Option(Path("compare.png"), "-o", "--out", help="The picture (PNG)."),
+    directories: list[Path] = typer.Argument(None, help="Run directories."),
+    out: Path | None = typer.Option(
+        None, "-o", "--out", help="The picture (compare.png); with --all the folder (compare-all)."
+    ),
+    every: bool = typer.Option(
+        False, "--all", help="Run every method of the catalog in one small world and compare."
+    ),
 ) -> None:
     """One table and one picture over several runs; figures in percent and in rounds."""
     from rich.console import Console
@@ -24,10 +31,26 @@ def compare(
     from shoal.reports.curves import draw_curves
     from shoal.reports.runs import read_story
 
+    if every:
+        _compare_all(out or Path("compare-all"))
+        return
+    if not directories:
+        raise UserError("compare needs run directories, or --all")
     stories = [read_story(directory) for directory in directories]
     Console().print(table(stories))
-    draw_curves(stories, out, [str(story.path) for story in stories])
-    typer.echo(str(out))
+    picture = out or Path("compare.png")
+    draw_curves(stories, picture, [str(story.path) for story in stories])
+    typer.echo(str(picture))
+
+
+def _compare_all(out: Path) -> None:
+    from rich.console import Console
+
+    from shoal import comparison
+
+    stories = comparison.compare_all(out, lambda text: typer.echo(text, err=True))
+    Console().print(comparison.table(stories))
+    typer.echo(str(out / "comparison.md"))
 
 
 def table(stories: Sequence[Story]) -> Table:

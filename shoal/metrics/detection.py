@@ -31,7 +31,7 @@ def detection(
     """
     starts = sorted({s for s in shifts if 0 < s < rounds})
     delays = []
-    for start, following in zip(starts, [*starts[1:], rounds], strict=True):
+    for start, following in zip(starts, [*starts[1:], rounds], strict=False):
         end = following if window is None else min(following, start + window)
         first = next((n for n in sorted(notices) if start <= n < end), None)
         if first is not None:

@@ -29,7 +29,8 @@ def transitions(
     """
     starts = sorted({s for s in shifts if 0 < s < len(accuracy)})
     out = []
-    for start, end in zip(starts, [*starts[1:], len(accuracy)], strict=True):
+    ends = [*starts[1:], len(accuracy)]
+    for start, end in zip(starts, ends, strict=False):
         after = _mean(accuracy[start : min(start + k, end)])
         out.append(Transition(start, after, _mean(accuracy[start - 1 : min(start - 1 + k, end)])))
     return out

@@ -111,6 +111,10 @@ class GanReplay(LastTaskModel):
     previous_only: ClassVar[bool] = False
     individual_uploads: ClassVar[bool] = True
     own_task: ClassVar[bool] = True
+    eager_reason: ClassVar[str] = (
+        "two gradients of a GAN a step take longer to trace than they save, and its training "
+        "magnifies rounding"
+    )
 
     @property
     def train_data(self) -> bool:

@@ -163,8 +163,8 @@ class ReplayGenerator(TaskPart):
 
     # ---- client ----
     def terms(self, view: View, outputs: Outputs) -> Terms:
-        # what is sent changes its form when a stretch ends: reading both keeps traces apart
-        _ = (view.stage, view.session)
+        # what is sent changes its form when a stretch ends: reading these keeps traces apart
+        _ = (view.stage, view.session if "members" in self.on else 0)
         if not view.sent or not (self.w_ft or self.w_kd or self.labels == "classes"):
             return Terms()
         batch = view.batch

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import play as play_on
+import support
 from torch import Tensor
 from verify.small_world import (
     EVERYBODY,
@@ -407,10 +407,11 @@ COMPOSED = {
 @pytest.mark.parametrize("name", COMPOSED, ids=str)
 def test_compositions_run_the_same_on_both_engines(name: str) -> None:
     method = COMPOSED[name]
-    world = SmallWorld(SESSIONS, length=1, dtype=DOUBLE)
-    settings = settings_for(method, world, participation=2, uniform=method.weights == "uniform")
-    _, reports, slow = play_on(settings, Loop(), 5)
-    _, _, fast = play_on(settings, Vectorized(), 5)
+    world = support.SmallWorld(shifts={1: "members", 2: "members", 3: "members"}, dtype=DOUBLE)
+    task = support.small_task(world=world, dtype=DOUBLE)
+    settings = support.settings_for(method, world, task, participation=2)
+    _, reports, slow = support.play(settings, Loop(), 5)
+    _, _, fast = support.play(settings, Vectorized(), 5)
     assert all(not r.rejected and not r.abandoned for r in reports)
     assert all(bool(theta.isfinite().all()) for theta in slow)
     for a, b in zip(slow, fast, strict=True):

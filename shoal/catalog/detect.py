@@ -1,0 +1,51 @@
+"""Detectors of hidden shifts, and a measuring part: compose them with any method."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from shoal.catalog.registry import entry
+from shoal.method import Method
+from shoal.parts.detect import Adwin, Disparity, Divergence, PageHinkley
+
+
+@entry
+def detect_page_hinkley(
+    watch: Literal["loss", "norm"] = "loss",
+    threshold: float = 1.0,
+    delta: float = 0.005,
+    alpha: float = 0.9999,
+    least: int = 10,
+    rows: int = 64,
+) -> Method:
+    """Page-Hinkley's test on uploaded losses or norms; notices hidden shifts (Page 1954)."""
+    part = PageHinkley(
+        watch=watch, threshold=threshold, delta=delta, alpha=alpha, least=least, rows=rows
+    )
+    return Method("detect_page_hinkley", (part,), base=False)
+
+
+@entry
+def detect_adwin(
+    watch: Literal["loss", "norm"] = "loss",
+    delta: float = 0.002,
+    keep: int = 200,
+    least: int = 10,
+    rows: int = 64,
+) -> Method:
+    """ADWIN on uploaded losses or norms; notices hidden shifts (Bifet and Gavalda 2007; river)."""
+    part = Adwin(watch=watch, delta=delta, keep=keep, least=least, rows=rows)
+    return Method("detect_adwin", (part,), base=False)
+
+
+@entry
+def detect_disparity(threshold: float = 2.0, beta2: float = 0.9, least: int = 10) -> Method:
+    """FLASH's gradient disparity as a detector of hidden shifts (Panchal et al. 2023)."""
+    part = Disparity(threshold=threshold, beta2=beta2, least=least)
+    return Method("detect_disparity", (part,), base=False)
+
+
+@entry
+def measure_divergence() -> Method:
+    """FedInit's divergence of local models, reported each round; changes nothing (paper 2)."""
+    return Method("measure_divergence", (Divergence(),), base=False)

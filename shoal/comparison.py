@@ -1,0 +1,123 @@
+"""Every method of the catalog in one small world: churn, drift and domains on digits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from shoal.catalog import METHODS
+from shoal.config.config import Config, from_mapping
+from shoal.errors import UserError
+from shoal.reports.runs import Story, read_story
+from shoal.rundir import RunDir, write_text
+from shoal.runner import Run
+
+Say = Callable[[str], None]
+
+BASE: dict[str, Any] = {
+    "seed": 1,
+    "data": {"name": "digits"},
+    "model": {"name": "mlp", "hidden": [64]},
+    "world": {
+        "name": "mixed",
+        "members": 20,
+        "sessions": 4,
+        "rounds_per_session": 25,
+        "groups": 2,
+        "domains": ["plain", "inverted"],
+        "rounds_per_stage": [60, 40],
+        "drift": {"kind": "sudden", "at": 85, "share": 0.5, "swap": [[0, 1], [2, 3]]},
+        "partition": {"name": "dirichlet", "alpha": 0.5},
+    },
+    "participation": 8,
+    "local": {"epochs": 2, "batch": 16, "rate": 0.1, "validation": 0.2},
+}
+# Settings that differ from a paper's default, because the paper's fit its own data and model.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "flash": {"eta_g": 0.1, "tau": 0.01, "gamma": 0.02},
+    "fedadam": {"eta_g": 0.03, "tau": 0.01},
+    "fedyogi": {"eta_g": 0.03, "tau": 0.01},
+    "special": {"lam": 0.05},
+    "dynamic_init": {"first_session": "latest"},
+    "previous": {"first_session": "latest"},
+    "average": {"first_session": "latest"},
+}
+
+
+def config_for(name: str, base: Mapping[str, Any]) -> Config:
+    """The small world with one method of the catalog."""
+    settings = SETTINGS.get(name, {})
+    return from_mapping({**base, "method": {name: settings} if settings else name})
+
+
+def compare_all(out: Path, say: Say, base: Mapping[str, Any] = BASE) -> list[Story]:
+    """Run what is not finished yet, one run directory a method; failures are told and left out."""
+    stories, began = [], time.monotonic()
+    for name in METHODS:
+        where = out / name
+        try:
+            _finish(where, name, base)
+        except UserError as error:
+            say(f"{name}: not run: {error}")
+            continue
+        story = read_story(where)
+        stories.append(story)
+        final, seconds = story.figures["final_accuracy"], story.figures["seconds"]
+        say(f"{name:16} {100 * final:5.1f} %  {seconds:6.1f} s  ({time.monotonic() - began:.0f} s)")
+    write_text(out / "comparison.md", markdown(stories))
+    return stories
+
+
+def _finish(where: Path, name: str, base: Mapping[str, Any]) -> None:
+    if RunDir(where).finished:
+        return
+    run = Run.resume(where) if where.exists() else Run.create(where, config_for(name, base))
+    run.play()
+
+
+COLUMNS = ("method", "final %", "mean %", "mean dip", "rounds back", "MB up", "MB down", "seconds")
+
+
+def rows(stories: list[Story]) -> list[tuple[str, ...]]:
+    """One row a method, the best mean accuracy first."""
+    ranked = sorted(stories, key=lambda s: -(s.figures["mean_accuracy"] or 0.0))
+    return [_row(story) for story in ranked]
+
+
+def _row(story: Story) -> tuple[str, ...]:
+    f = story.figures
+    percent: Callable[[float | None], str] = lambda v: "-" if v is None else f"{100 * v:.1f}"  # noqa: E731
+    back = f["mean_rounds_to_recovery"]
+    never = f" ({f['unrecovered']} never)" if f["unrecovered"] else ""
+    megabytes = [f"{f['totals'][key] / 1e6:.1f}" for key in ("bytes_up", "bytes_down")]
+    return (
+        story.method,
+        percent(f["final_accuracy"]),
+        percent(f["mean_accuracy"]),
+        percent(f["mean_dip"]),
+        ("-" if back is None else f"{back:.1f}") + never,
+        *megabytes,
+        f"{f['seconds']:.1f}",
+    )
+
+
+def table(stories: list[Story]) -> Table:
+    """For a terminal."""
+    shown = Table(box=None, pad_edge=False, header_style="bold")
+    shown.add_column(COLUMNS[0])
+    for name in COLUMNS[1:]:
+        shown.add_column(name, justify="right")
+    for row in rows(stories):
+        shown.add_row(*row)
+    return shown
+
+
+def markdown(stories: list[Story]) -> str:
+    """For a page."""
+    lines = ["| " + " | ".join(COLUMNS) + " |", "|---" * len(COLUMNS) + "|"]
+    lines += ["| " + " | ".join(row) + " |" for row in rows(stories)]
+    return "\n".join(lines) + "\n"
