@@ -176,8 +176,8 @@ class Part:
     def route(self, view: ServerView) -> Sequence[Job]:
         raise NotImplementedError
 
-    def travels(self, layout: Layout) -> float:
-        """The share of a model's vector that goes over the wire, down and up."""
+    def travels(self, layout: Layout) -> tuple[float, float]:
+        """The shares of a model's vector that go over the wire, down and up."""
         raise NotImplementedError
 
     def broadcast(self, view: ServerView, theta: Tensor) -> Sent:

@@ -237,7 +237,7 @@ def _train_model(
     total = Accumulator(
         settings.method, model.theta.numel(), model.stats.numel(), federation.models[k].theta
     )
-    share = _travelling(settings)
+    _, share = _travelling(settings)
     expected, seen = {job.client for job in jobs}, set[int]()
     for results in engine.train(order):
         keep, norms, rejected = settings.guard.screen(results, expected, model.theta.numel(), seen)
@@ -395,15 +395,15 @@ def _set_state(federation: Federation, k: int, i: int, state: Tree) -> None:
     federation.servers[k] = (*states[:i], state, *states[i + 1 :])
 
 
-def _travelling(settings: Settings) -> float:
-    """The share of the vector that goes over the wire."""
+def _travelling(settings: Settings) -> tuple[float, float]:
+    """The shares of the vector that go over the wire, down and up."""
     shares = [part.travels(settings.task.layout) for _, part in _filling(settings, "travels")]
-    return math.prod(shares)
+    return math.prod(down for down, _ in shares), math.prod(up for _, up in shares)
 
 
 def _bytes_down(federation: Federation, settings: Settings, order: Order) -> int:
     """Bytes of the model to everybody; a once-a-stage payload only to whoever lacks it."""
-    wire = round(_travelling(settings) * tree.nbytes(order.model.theta))
+    wire = round(_travelling(settings)[0] * tree.nbytes(order.model.theta))
     total = len(order.members) * (wire + tree.nbytes(order.model.stats))
     new = [m.client for m in order.members if federation.paid.get(m.client) != order.stage]
     once = False

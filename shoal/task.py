@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -64,7 +65,8 @@ class ModuleTask:
     stackable: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        module = self.build().to(self.dtype)
+        # A copy: what is built may be somebody's own module, and this one is changed below.
+        module = deepcopy(self.build()).to(self.dtype)
         store: Callable[[str, Any], None] = lambda k, v: object.__setattr__(self, k, v)  # noqa: E731
         # What the plain module has, in its order; the module below loses its counters.
         store("plain", dict(module.state_dict()))

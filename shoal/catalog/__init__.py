@@ -8,6 +8,12 @@ Method flash + special (weights: samples): EarlyStop() | DriftAware() | ServerAn
 from shoal.catalog.averaging import fedadagrad, fedadam, fedavg, fedavgm, fedprox, fedyogi, scaffold
 from shoal.catalog.clustered import adaptive_fedavg, feddrift_eager, hypcluster, oracle
 from shoal.catalog.continual import fedcil, flwf_2t, mfcl, pfeddil, sr_fdil
+from shoal.catalog.detect import (
+    detect_adwin,
+    detect_disparity,
+    detect_page_hinkley,
+    measure_divergence,
+)
 from shoal.catalog.five import (
     average,
     dynamic_init,
@@ -39,6 +45,9 @@ __all__ = [
     "apfl",
     "average",
     "continuous",
+    "detect_adwin",
+    "detect_disparity",
+    "detect_page_hinkley",
     "ditto",
     "dynamic_init",
     "fedacg",
@@ -64,6 +73,7 @@ __all__ = [
     "hypcluster",
     "krum",
     "local_only",
+    "measure_divergence",
     "median",
     "mfcl",
     "moon",

@@ -29,8 +29,8 @@ def detect_page_hinkley(
 def detect_adwin(
     watch: Literal["loss", "norm"] = "loss",
     delta: float = 0.002,
-    keep: int = 200,
-    least: int = 10,
+    keep: int = 300,
+    least: int = 30,
     rows: int = 64,
 ) -> Method:
     """ADWIN on uploaded losses or norms; notices hidden shifts (Bifet and Gavalda 2007; river)."""

@@ -98,7 +98,7 @@ def _seen(x: Bytes, look: Look, mean: Sequence[float], deviation: Sequence[float
 
 
 def _block(x: Bytes, look: Look, mean: Sequence[float], deviation: Sequence[float]) -> Tensor:
-    images = torch.from_numpy(np.ascontiguousarray(x))
+    images = torch.from_numpy(np.array(x, order="C"))
     images = images.unsqueeze(1) if images.dim() == 3 else images.permute(0, 3, 1, 2)
     out = images.to(torch.float32) / 255.0
     if look.size is not None and tuple(out.shape[2:]) != (look.size, look.size) and len(out):

@@ -2,8 +2,12 @@
 
 The counting rule: a *vector* is one model (parameters and running statistics). Communication is
 vectors down and up a round and participant; computation is gradient evaluations a local step;
-storage is vectors kept between rounds beyond the participant's working copy: for each client, and
-on the server beyond the model. Ratios are to FedAvg, which sends 2, evaluates 1 and keeps 1.
+storage is what a client has at hand in a round: its working copy, what it kept since earlier rounds
+and what it was sent beside the model. Ratios are to FedAvg, which sends 2, evaluates 1 and has 1.
+What the server keeps beyond the model is measured too; the table leaves it out.
+
+Two entries of the table follow from no rule: FedInit's storage and FedCM's. Two more count a
+vector inside a local step, which no count of bytes sees: FedSAM's and FedDyn's storage.
 """
 
 from __future__ import annotations
@@ -26,8 +30,8 @@ class Cost(NamedTuple):
 
     @property
     def storage_ratio(self) -> float:
-        """The working copy and what a client keeps; the server's part is divided among none."""
-        return 1.0 + self.client
+        """The working copy, what a client keeps, and what it is sent beside the model."""
+        return 1.0 + self.client + max(0.0, self.down - 1.0)
 
 
 class Printed(NamedTuple):
@@ -42,9 +46,9 @@ class Printed(NamedTuple):
 TABLE_8 = {
     "fedavg": Printed(1, 1, 1),
     "fedadam": Printed(1, 1, 1),
-    "fedsam": Printed(1, 2, 2),
+    "fedsam": Printed(1, 2, 2, "storage counts the perturbed point inside a step"),
     "scaffold": Printed(2, 1, 3),
-    "feddyn": Printed(1, 1, 3),
+    "feddyn": Printed(1, 1, 3, "storage counts the received model inside a step"),
     "fedcm": Printed(2, 1, 3, "printed as 2Cd and as 3x in the same row; follows from no rule"),
     "fedinit": Printed(1, 1, 1, "a client keeps its last model, so no rule gives 1x storage"),
 }

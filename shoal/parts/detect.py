@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from shoal.errors import UserError
 from shoal.metrics.divergence import divergence
 from shoal.part import Part
 from shoal.tree import Tree
-from shoal.types import Batch, Work
+from shoal.types import Batch, Reduction, Work
 from shoal.view import ServerView, View
 
 
@@ -53,7 +53,7 @@ class Watch(Part):
 
 
 class PageHinkleyState(NamedTuple):
-    count: Tensor
+    rounds: Tensor
     mean: Tensor
     total: Tensor  # sum of what lies above the mean
     least: Tensor  # its smallest value so far
@@ -86,7 +86,7 @@ class PageHinkley(Watch):
         if x is None:
             return False, view.state
         old: PageHinkleyState = view.state
-        count = old.count + 1.0
+        count = old.rounds + 1.0
         mean = old.mean + (x - old.mean) / count
         total = self.alpha * old.total + (x - mean - self.delta)
         least = torch.minimum(old.least, total)
@@ -110,26 +110,32 @@ class Adwin(Watch):
     confidence ``delta``. Bifet and Gavalda, "Learning from time-changing data with adaptive
     windowing", 2007; river's implementation (``pip install river``).
 
-    The state is the window itself: at most ``keep`` values, fed anew to ADWIN in every round, so
-    that a resumed run notices the same. A cut that leaves a lower mean drops the older part and is
-    no notice; after a notice only the newer part stays.
+    Every client's number goes into the window, in client order: a round is too few values if it
+    is one. The state is the window itself: at most ``keep`` values, fed anew to ADWIN in every
+    round, so that a resumed run notices the same. A cut that leaves a lower mean drops the older
+    part and is no notice; after a notice only the newer part stays. river is first needed once
+    there are more than ``least`` values; a run that stops there for want of it can be resumed.
 
-    Parameters: ``delta`` (0.002), ``keep`` (200 values), ``least`` (10 rounds before a notice).
+    Parameters: ``delta`` (0.002), ``keep`` (300 values), ``least`` (30 values before a notice).
     """
 
     delta: float = 0.002
-    keep: int = 200
-    least: int = 10
+    keep: int = 300
+    least: int = 30
+
+    reduction: ClassVar[Reduction] = Reduction.STACK
 
     def server_state(self, view: ServerView) -> Tree:
         return Window(torch.zeros(0, dtype=torch.float64))
 
     def notice(self, view: ServerView) -> tuple[bool, Tree]:
-        x = self.seen(view)
-        if x is None:
+        assert view.uploads is not None
+        if not view.uploads.payload:
             return False, view.state
-        values = torch.cat([view.state.values, torch.tensor([x], dtype=torch.float64)])
+        values = torch.cat([view.state.values, view.uploads.payload[0].double().cpu()])
         values = values[-self.keep :]
+        if len(values) <= self.least:
+            return False, Window(values)
         width = self._width(values.tolist())
         if width == len(values):
             return False, Window(values)
@@ -147,11 +153,8 @@ class Adwin(Watch):
         return min(len(values), max(1, int(detector.width)))
 
     def report(self, view: ServerView) -> dict[str, Tensor]:
-        return {"watched": view.state.values[-1:], "adwin_width": _count(view.state.values)}
-
-
-def _count(values: Tensor) -> Tensor:
-    return torch.tensor(float(len(values)), dtype=torch.float64)
+        values = view.state.values
+        return {"adwin_width": torch.tensor(float(len(values)), dtype=torch.float64)}
 
 
 def _river() -> Any:
@@ -164,7 +167,7 @@ def _river() -> Any:
 
 
 class DisparityState(NamedTuple):
-    count: Tensor  # rounds since the start or the last notice
+    rounds: Tensor  # since the start or the last notice
     v: Tensor
     d: Tensor
     ratio: Tensor
@@ -196,15 +199,15 @@ class Disparity(Part):
         assert view.uploads is not None
         old: DisparityState = view.state
         square = view.uploads.delta.square()
-        if float(old.count) == 0.0:
-            return False, old._replace(count=old.count + 1.0, v=square)
+        if float(old.rounds) == 0.0:
+            return False, old._replace(rounds=old.rounds + 1.0, v=square)
         v = self.beta2 * old.v + (1.0 - self.beta2) * square
         surprise = square - v
         scale = surprise.abs() + old.v
         tiny = torch.finfo(scale.dtype).tiny
         beta3 = torch.where(scale > 0, old.v / scale.clamp_min(tiny), torch.ones_like(scale))
         d = beta3 * old.d + (1.0 - beta3) * surprise
-        count = old.count + 1.0
+        count = old.rounds + 1.0
         ratio = d.sum(dtype=torch.float64) / v.sum(dtype=torch.float64).clamp_min(1e-300)
         if float(count) > self.least and float(ratio) > self.threshold:
             zero = torch.zeros_like(v)

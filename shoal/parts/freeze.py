@@ -74,8 +74,9 @@ class FrozenHead(Part):
         require_names(task.layout, self.names, all_is_fine=False)
         return task
 
-    def travels(self, layout: Layout) -> float:
-        return 1.0 - share_of(layout, self.names)
+    def travels(self, layout: Layout) -> tuple[float, float]:
+        body = 1.0 - share_of(layout, self.names)
+        return body, body
 
     def after_step(self, view: View, x: Tensor) -> tuple[Tensor, Tree]:
         return chosen(view.layout, self.names, view.x, x), ()

@@ -76,6 +76,17 @@ def migration_weights(intensity: Tensor, filled: Tensor) -> Tensor:
     return known / known.sum().clamp_min(1e-12)
 
 
+def proxies(batch: Batch) -> tuple[Tensor, Tensor]:
+    """Stand-ins for samples of other tasks: mixed up, and reflected at the mean of the batch.
+
+    A sample is mixed with the row before it, features reversed, so that padding (which stands last)
+    is nobody's partner.
+    """
+    partner = torch.cat([batch.x[:1], batch.x[:-1]]).flatten(1).flip(1).reshape(batch.x.shape)
+    mean = batch.mean(batch.x.flatten(1).mean(1))
+    return 0.5 * (batch.x + partner), 2.0 * mean - batch.x
+
+
 @dataclass(frozen=True, kw_only=True)
 class TaskMatch(TaskPart):
     """A client's models of past tasks, matched to new data by a detector each.
@@ -91,7 +102,8 @@ class TaskMatch(TaskPart):
     past models of a client; the oldest makes room).
 
     Deviations: a reconstruction throughout. The detector is a linear head on detached features; its
-    negatives are the mean of a sample and a neighbour in the batch with its features reversed.
+    negatives are the mean of a sample and a neighbour in the batch with its features reversed,
+    and the sample reflected at the batch's mean.
     Matching decides the start in the first round of a task only (later rounds start from the
     received model, or a rarely sampled client would undo the others' work); migration goes on
     through the task. A client's model of a task is its local model of the last round it took part
@@ -174,11 +186,9 @@ class TaskMatch(TaskPart):
     def terms(self, view: View, outputs: Outputs) -> Terms:
         batch = view.batch
         assert batch is not None
-        # the row before, so that padding (which stands last) is nobody's partner
-        partner = torch.cat([batch.x[:1], batch.x[:-1]]).flatten(1).flip(1)
-        mixed = 0.5 * (batch.x + partner.reshape(batch.x.shape))
-        other = view.forward(view.x, batch._replace(x=mixed)).extra[-1]
-        rows = 0.5 * (softplus(-outputs.extra[-1]) + softplus(other))
+        both = [view.forward(view.x, batch._replace(x=x)).extra[-1] for x in proxies(batch)]
+        others = 0.5 * (softplus(both[0]) + softplus(both[1]))
+        rows = 0.5 * (softplus(-outputs.extra[-1]) + others)
         if not self.rho:
             return Terms(extra=batch.mean(rows))
         head = view.x.shape[-1] - self._split(view)

@@ -36,8 +36,8 @@ class PrivateModel(Part):
     def memory(self, view: View) -> Tree:
         return Personal(view.initial, view.stats)
 
-    def travels(self, layout: Layout) -> float:
-        return share_of(layout, self.shared)
+    def travels(self, layout: Layout) -> tuple[float, float]:
+        return share_of(layout, self.shared), 0.0
 
     def client_start(self, view: View) -> Tensor | Model:
         begin = chosen(view.layout, self.shared, view.received, view.memory.v)

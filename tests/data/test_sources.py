@@ -79,7 +79,7 @@ def test_beta_spreads_the_inputs_between_clients() -> None:
     ("name", "options", "says"),
     [
         ("digit", {}, "unknown data set 'digit'; did you mean 'digits'"),
-        ("zzz", {}, "unknown data set 'zzz'; known are digits, synthetic"),
+        ("zzz", {}, "unknown data set 'zzz'; known are .*digits, .*synthetic"),
         ("digits", {"flatt": True}, "no option 'flatt'; did you mean 'flat'"),
         ("synthetic", {"alpha": -1.0}, "alpha.*not -1.0"),
         ("synthetic", {"beta": math.nan}, "beta.*not nan"),

@@ -73,8 +73,8 @@ ROWS = torch.tensor([[1.0, -5.0], [2.0, 0.0], [3.0, 1.0], [4.0, 2.0], [100.0, 3.
 def test_by_hand() -> None:
     assert combined(CoordinateMedian(), ROWS).tolist() == [3.0, 1.0]
     assert combined(CoordinateMedian(), ROWS[:4]).tolist() == [2.5, 0.5]
-    assert combined(TrimmedMean(share=0.2), ROWS).tolist() == [3.0, 1.0]
-    assert combined(TrimmedMean(share=0.4), ROWS).tolist() == [3.0, 1.0]
+    for share in (0.2, 0.4):
+        torch.testing.assert_close(combined(TrimmedMean(share=share), ROWS), ROWS[2])
     # row 2 is closest to its two neighbours 1 and 3
     torch.testing.assert_close(combined(Krum(byzantine=1), ROWS), ROWS[2])
     kept = combined(Krum(byzantine=1, keep=3), ROWS)

@@ -19,12 +19,14 @@ from torch import Tensor
 from verify.small_world import EVERYBODY, SmallWorld, quadratics, run, settings_for, trajectory
 
 from shoal import catalog, checkpoint
+from shoal.data.sources import load
 from shoal.engines.loop import Loop
 from shoal.engines.vectorized import Vectorized
 from shoal.errors import UserError
 from shoal.federation import Federation, Settings, blank_view
 from shoal.local import Program
 from shoal.method import Method
+from shoal.metrics.evaluate import evaluate
 from shoal.parts import drift_models
 from shoal.parts.adaptive_rate import VariabilityRate
 from shoal.parts.drift_models import ModelPerDrift, rows_of
@@ -32,8 +34,9 @@ from shoal.parts.local_sgd import Sgd
 from shoal.round import play_round
 from shoal.scores import served
 from shoal.task import QuadraticTask
-from shoal.types import ClientData, Model, Pool
+from shoal.types import ClientData, Model
 from shoal.verify.history import History, play
+from shoal.worlds import build
 from shoal.worlds.base import gathered
 from shoal.worlds.quadratic import Quadratics, Segment, still
 
@@ -70,8 +73,6 @@ def test_clusters_on_both_engines_and_what_is_served() -> None:
 
 
 def _loss(settings: Settings, model: Model, data: ClientData) -> float:
-    from shoal.metrics.evaluate import evaluate
-
     return evaluate(settings.task, model, data).loss
 
 
@@ -285,9 +286,6 @@ def test_a_world_without_concepts_has_one_model() -> None:
 
 
 def test_clients_switch_one_by_one_in_a_drifting_world() -> None:
-    from shoal.data.sources import load
-    from shoal.worlds import build
-
     spec = {
         "name": "drift",
         "members": 6,

@@ -6,11 +6,11 @@ from functools import cache, partial
 from typing import Any
 
 import pytest
+import support
 import torch
 from torch import Tensor, nn
 from verify.small_world import EVERYBODY, SmallWorld, run, settings_for, trajectory
 
-import support
 from shoal import catalog, models, tree
 from shoal.config import build as config_build
 from shoal.data.sources import load
@@ -37,8 +37,8 @@ from shoal.worlds.build import build
 
 TWO = SmallWorld((EVERYBODY, EVERYBODY), "domain", 2)
 ONE = SmallWorld(length=4)
-DIGITS = {"name": "domains", "members": 4, "domains": ["plain", "inverted"], "rounds_per_stage": 3}
-CLASSES = {"name": "classes", "members": 4, "stages": 2, "rounds_per_stage": 3}
+DIGITS = {"name": "domains", "members": 3, "domains": ["plain", "inverted"], "rounds_per_stage": 3}
+CLASSES = {"name": "classes", "members": 3, "stages": 2, "rounds_per_stage": 3}
 
 
 # ---- identity laws -------------------------------------------------------------------------------
@@ -49,16 +49,26 @@ NEUTRAL = {
 }
 
 
+def path(method: Method, **local: float) -> Tensor:
+    """The global model after each of four rounds, a new domain in the third; one common pool."""
+    world = support.SmallWorld(shifts={2: "domain"})
+    task = support.small_task(world=world)
+    settings = support.settings_for(
+        method, world, task, Sgd(**local), participation=3, uniform=False
+    )
+    return torch.stack(support.play(settings, Loop(), 4)[2])
+
+
 @pytest.mark.parametrize("name", NEUTRAL)
 @pytest.mark.parametrize("local", [{}, {"momentum": 0.9, "weight_decay": 0.01}], ids=str)
 def test_neutral_setting_is_fedavg(name: str, local: dict[str, float]) -> None:
     neutral, away = NEUTRAL[name]
-    fedavg = trajectory(catalog.fedavg(), TWO, **local)
-    assert torch.equal(trajectory(neutral, TWO, **local), fedavg)
+    fedavg = path(catalog.fedavg(), **local)
+    assert torch.equal(path(neutral, **local), fedavg)
     # nothing to remember in the first task, so any setting is FedAvg there, and not later
-    moved = trajectory(away, TWO, **local)
+    moved = path(away, **local)
     assert torch.equal(moved[:2], fedavg[:2])
-    assert not torch.equal(moved[2], fedavg[2])
+    assert not torch.equal(moved[2:], fedavg[2:])
 
 
 def test_pfeddil_without_migration_is_fedavg_in_one_task() -> None:
@@ -219,9 +229,7 @@ def _starts(federation: Federation, settings: Settings, index: int) -> list[Tens
     order = make_order(federation, settings, moment, 0, [Job(c) for c in moment.members])
     rate = torch.tensor(0.1)
     return [
-        order.program.start(
-            order.given(m), rate, local_data(order.program, m), order.clock(0)
-        )[0]
+        order.program.start(order.given(m), rate, local_data(order.program, m), order.clock(0))[0]
         for m in order.members
     ]
 
@@ -274,21 +282,25 @@ def test_the_shape_of_samples_is_read_off_the_network() -> None:
 # ---- behaviour -----------------------------------------------------------------------------------
 BEHAVIOUR: dict[str, tuple[Method, dict[str, Any]]] = {
     "flwf_2t": (catalog.flwf_2t(), {}),
-    "fedcil": (catalog.fedcil(M=5, noise=16, hidden=64), {"rate": 2e-3}),
+    "fedcil": (
+        catalog.fedcil(M=2, noise=8, hidden=64, fine_tune_rate=1e-3),
+        {"rate": 1e-2, "batch": 24},
+    ),
     "mfcl": (catalog.mfcl(noise=32, hidden=32, iterations=30), {}),
     "sr_fdil": (catalog.sr_fdil(B=20), {}),
-    "pfeddil": (catalog.pfeddil(keep=2), {}),
+    "pfeddil": (catalog.pfeddil(keep=2, rho=0.01), {}),
 }
 
 
 @cache
-def played(name: str, kind: str = "domains") -> tuple[Federation, Settings, list[RoundReport]]:
+def played(name: str, kind: str) -> tuple[Federation, Settings, list[RoundReport]]:
     method, more = BEHAVIOUR[name]
     if kind == "classes" and name == "mfcl":
         method = catalog.mfcl(noise=32, hidden=32, iterations=30, labels="classes")
     world = build(DIGITS if kind == "domains" else CLASSES, load("digits"), seed=0)
     task = ModuleTask(partial(models.build, "mlp", (64,), 10, hidden=(32,)), classes=10)
-    settings = support.settings_for(method, world, task, batch=32, **more)
+    local = {"batch": 8, "rate": 0.02, "epochs": 1} | more
+    settings = support.settings_for(method, world, task, Sgd(momentum=0.9), **local)
     federation, reports, _ = support.play(settings, Loop(), world.rounds)
     return federation, settings, reports
 
@@ -301,13 +313,13 @@ def test_learns_a_sequence_of_tasks(name: str, kind: str) -> None:
     last = settings.world.rounds - 1
     model = served(federation, settings, settings.world.at(last), None)
     score = evaluate(settings.task, model, settings.world.tests(last)["task 1"])
-    assert score.accuracy is not None and score.accuracy > 0.3  # chance is 0.1
+    assert score.accuracy is not None and score.accuracy > 0.2  # chance is 0.1
     assert all(bool(torch.isfinite(m.theta).all()) for m in federation.models)
 
 
 @pytest.mark.parametrize("name", BEHAVIOUR)
 def test_memories_stay_bounded(name: str) -> None:
-    federation, settings, _ = played(name)
+    federation, settings, _ = played(name, "domains")
     size = federation.models[0].theta.numel() * 4
     bound = {"flwf_2t": 2, "fedcil": 2, "mfcl": 0, "sr_fdil": 0, "pfeddil": 3}[name]
     for _, memories in federation.store.items():
@@ -315,19 +327,19 @@ def test_memories_stay_bounded(name: str) -> None:
 
 
 def test_the_buffer_holds_samples_of_the_first_domain() -> None:
-    federation, settings, reports = played("sr_fdil")
-    first = {c: set(settings.world.train(c, 0).rows.tolist()) for c in range(4)}
+    federation, settings, reports = played("sr_fdil", "domains")
+    first = {c: set(settings.world.train(c, 0).rows.tolist()) for c in range(3)}
     for (client, _), (buffer,) in federation.store.items():
         rows = buffer.replayed.rows
         assert rows.shape == (20,) and set(rows.tolist()) <= first[client]
         pool: Pool = settings.world.train(client, 0).pool
         assert torch.equal(buffer.replayed.labels, pool.y[rows])
-    new = sum(len(settings.world.train(c, 3)) for c in range(4))
-    assert reports[3].samples == 2 * (new + 4 * 20)  # two epochs, buffer and new data together
+    new = sum(len(settings.world.train(c, 3)) for c in range(3))
+    assert reports[3].samples == new + 3 * 20  # buffer and new data together
 
 
 def test_rows_that_the_new_data_has_are_not_trained_on_twice() -> None:
-    federation, settings, _ = played("sr_fdil")
+    federation, settings, _ = played("sr_fdil", "domains")
     memories = federation.store.get(0, 0)
     assert memories is not None
     part, data = settings.method.parts[0], settings.world.train(0, 0)
@@ -337,8 +349,10 @@ def test_rows_that_the_new_data_has_are_not_trained_on_twice() -> None:
 
 def test_replay_remembers_the_first_domain_better() -> None:
     """What the buffer is for: against FedAvg in the same world."""
-    federation, settings, _ = played("sr_fdil")
-    plain = support.settings_for(catalog.fedavg(), settings.world, settings.task, batch=32)
+    federation, settings, _ = played("sr_fdil", "domains")
+    local: dict[str, Any] = {"batch": 8, "rate": 0.02, "epochs": 1}
+    momentum = Sgd(momentum=0.9)
+    plain = support.settings_for(catalog.fedavg(), settings.world, settings.task, momentum, **local)
     forgetful, _, _ = support.play(plain, Loop(), settings.world.rounds)
     data = settings.world.tests(settings.world.rounds - 1)["task 0"]
     kept, lost = (evaluate(settings.task, f.models[0], data) for f in (federation, forgetful))
@@ -354,7 +368,7 @@ def test_class_incremental_mfcl_knows_which_classes_are_old() -> None:
 
 
 def test_pfeddil_serves_clients_with_all_their_models() -> None:
-    federation, settings, _ = played("pfeddil")
+    federation, settings, _ = played("pfeddil", "domains")
     moment, size = settings.world.at(5), federation.models[0].theta.numel()
     assert isinstance(settings.method.parts[0], TaskMatch)
     assert served(federation, settings, moment, None).theta.numel() == 2 * size

@@ -11,16 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-import torch
 import support
+import torch
 from torch import Tensor
 from verify.small_world import (
     EVERYBODY,
     SmallWorld,
-    network,
     quadratics,
     run,
-    settings_for,
     trajectory,
 )
 
@@ -167,10 +165,15 @@ def test_fedcm_divides_by_the_rates_that_were_used() -> None:
 
 
 # ---- FedDyn --------------------------------------------------------------------------------------
-def optimum(world: Quadratics, members: tuple[int, ...] = EVERYBODY) -> Tensor:
+def pair(rounds: int) -> Quadratics:
+    """The reference problem P2: two clients that disagree in both coordinates."""
+    return Quadratics((still([[1, 2.0], [3, 1.0]], [[1, 0.0], [-1, 2.0]], [1, 3.0], rounds),))
+
+
+def optimum(world: Quadratics) -> Tensor:
     """The minimiser of the plain mean of the clients' losses."""
     segment = world.segments[0]
-    a, b = (torch.tensor(v, dtype=DOUBLE)[list(members)] for v in (segment.a, segment.b))
+    a, b = (torch.tensor(v, dtype=DOUBLE) for v in (segment.a, segment.b))
     return (a * b).sum(0) / a.sum(0)
 
 
@@ -184,26 +187,26 @@ FIXED = {
 @pytest.mark.parametrize("name", FIXED, ids=str)
 def test_the_fixed_point_is_the_minimiser_of_the_mean_loss(name: str) -> None:
     method, rate = FIXED[name]
-    world = quadratics(length=400)
+    world = pair(150)
     everybody = {"uniform": True, "participation": 1.0, "rate": rate, "epochs": 3}
-    close(trajectory(method, world, **everybody)[-1], optimum(world), 1e-9)
+    close(trajectory(method, world, **everybody)[-1], optimum(world), 1e-6)
     fedavg = trajectory(catalog.fedavg(), world, **everybody)[-1]
     assert float((fedavg - optimum(world)).norm()) > 1e-2
 
 
 def test_feddyn_keeps_its_fixed_point_under_a_relaxed_start() -> None:
-    world = quadratics(length=600)
+    world = pair(150)
     everybody = {"uniform": True, "participation": 1.0, "epochs": 3}
     method = catalog.feddyn(alpha=0.5) | catalog.fedinit(beta=0.05)
-    close(trajectory(method, world, **everybody)[-1], optimum(world), 1e-9)
+    close(trajectory(method, world, **everybody)[-1], optimum(world), 1e-6)
 
 
 def test_feddyn_with_exact_solves_brings_every_client_to_the_optimum() -> None:
-    world = quadratics(length=200)
+    world = pair(60)
     method = watched(catalog.feddyn(alpha=1.0) | Method("exact", (ExactArgmin(),)))
     history = run(method, world, uniform=True, participation=1.0, epochs=1)
     for trip in history.payloads(Recorder)[-1].values():
-        close(trip.end, optimum(world), 1e-9)
+        close(trip.end, optimum(world), 1e-6)
 
 
 @pytest.mark.parametrize("alpha", [1e-9, 1e-6])
@@ -335,18 +338,14 @@ def test_equal_steps_make_fednova_fedavg(
 
 
 def test_unequal_steps_bias_fedavg_but_not_fednova() -> None:
-    world, steps = quadratics(length=3000), (1, 2, 3, 4, 5, 6)
-    small = {"steps": steps, "epochs": 6, "rate": 1e-3, "participation": 1.0}
-    segment = world.segments[0]
-    a, b, n = (torch.tensor(v, dtype=DOUBLE) for v in (segment.a, segment.b, segment.n))
-    taken = torch.tensor(steps, dtype=DOUBLE)
-
-    def minimiser(p: Tensor) -> Tensor:
-        return (p[:, None] * a * b).sum(0) / (p[:, None] * a).sum(0)
-
-    close(trajectory(catalog.fednova(), world, **small)[-1], minimiser(n), 2e-2)
-    close(trajectory(catalog.fedavg(), world, **small)[-1], minimiser(n * taken), 2e-2)
-    assert float((minimiser(n) - minimiser(n * taken)).norm()) > 0.2
+    # minimisers of sum p_i f_i and of sum p_i K_i f_i, with n = (1, 3) and K = (1, 3)
+    small = {"steps": (1, 3), "epochs": 3, "rate": 0.01, "participation": 1.0}
+    fednova, fedavg = (
+        float(trajectory(m, line(250), **small)[-1, 0])
+        for m in (catalog.fednova(), catalog.fedavg())
+    )
+    assert abs(fednova + 4 / 7) < 0.02
+    assert abs(fedavg + 16 / 19) < 0.02
 
 
 @pytest.mark.parametrize("steps", [1, 2, 7, 40])
@@ -463,7 +462,3 @@ def test_feddyn_takes_in_newcomers() -> None:
     now = torch.stack([memories[c, 0][0].v for c in (0, 1, 2)]).sum(0)
     close(before / 2, h)
     close(history.states(DynamicRegularizer)[2].v, h * 2 / 3 + (now - before) / 3)
-
-
-def test_the_network_here_has_parameters() -> None:
-    assert sum(p.numel() for p in network().parameters()) > 50

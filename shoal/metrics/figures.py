@@ -1,0 +1,127 @@
+"""The figures of a run, from the records of its rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from shoal.metrics.continual import continual
+from shoal.metrics.detection import detection
+from shoal.metrics.recovery import Recovery
+from shoal.metrics.target import to_best, to_target
+from shoal.metrics.transitions import transitions
+
+TOTALS = ("steps", "samples", "epochs", "bytes_up", "bytes_down")
+SPREADS = ("personalised", "generalised", "metrics")
+
+
+@dataclass
+class Course:
+    """A few numbers a round, kept while the records go by."""
+
+    accuracy: list[float | None] = field(default_factory=list)
+    loss: list[float | None] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    evaluating: float = 0.0
+    kinds: dict[int, dict[str, Any]] = field(default_factory=dict)
+    noticed: list[int] = field(default_factory=list)
+    tasks: list[dict[str, Any]] = field(default_factory=list)
+    totals: dict[str, int] = field(default_factory=dict)
+    participants: int = 0
+    latest: dict[str, Any] = field(default_factory=dict)
+    stored: dict[str, int] | None = None
+
+    def add(self, record: dict[str, Any]) -> None:
+        self.accuracy.append(record["accuracy"])
+        self.loss.append(record["loss"])
+        self.seconds.append(record["seconds"])
+        self.evaluating += record.get("seconds_evaluating", 0.0)
+        if record["shift"] is not None:
+            self.kinds[record["round"]] = record["shift"]
+        if record.get("noticed"):
+            self.noticed.append(record["round"])
+        if record["tasks"]:
+            kept = {key: record.get(key) for key in ("task", "tasks", "ahead")}
+            if self.tasks and self.tasks[-1]["task"] == kept["task"]:
+                self.tasks.pop()  # the last evaluated round of a stage is the one that counts
+            self.tasks.append(kept)
+        for name in TOTALS:
+            self.totals[name] = self.totals.get(name, 0) + record.get(name, 0)
+        for name, value in (
+            ("rejected", len(record["rejected"])),
+            ("short_rounds", record["short"]),
+        ):
+            self.totals[name] = self.totals.get(name, 0) + value
+        self.participants += len(record.get("cohort", ())) * record.get("attempts", 1)
+        self.latest |= {key: record[key] for key in SPREADS if record.get(key)}
+        self.stored = record.get("stored", self.stored)
+
+
+def figures(
+    records: Iterable[dict[str, Any]],
+    rule: Recovery | None = None,
+    *,
+    window: int = 10,
+    target: float | None = None,
+    detecting: bool = False,
+) -> dict[str, Any]:
+    """Final and mean accuracy, what every shift did, and totals; holds a few numbers a round.
+
+    ``window`` is the number of rounds that count as right after a shift; precision, recall and
+    delay of detection are there if anything was noticed, or a detector was there (``detecting``).
+    """
+    course = Course(totals=dict.fromkeys((*TOTALS, "rejected", "short_rounds"), 0))
+    for record in records:
+        course.add(record)
+    accuracy, seconds = course.accuracy, sum(course.seconds)
+    known = [a for a in accuracy if a is not None]
+    losses = [v for v in course.loss if v is not None]
+    shifts = (rule or Recovery()).all(accuracy, list(course.kinds))
+    after = {t.round: t for t in transitions(accuracy, list(course.kinds), window)}
+    found: dict[str, Any] = {
+        "rounds": len(accuracy),
+        "final_accuracy": known[-1] if known else None,
+        "mean_accuracy": sum(known) / len(known) if known else None,
+        "best_accuracy": max(known) if known else None,
+        "final_loss": losses[-1] if losses else None,
+        "shifts": [
+            {
+                **course.kinds[s.round],
+                **s._asdict(),
+                "recovered": s.recovered,
+                "first_rounds": after[s.round].after,
+                "first_rounds_authors": after[s.round].authors,
+            }
+            for s in shifts
+        ],
+        "mean_dip": _mean([s.dip for s in shifts]),
+        "mean_rounds_to_recovery": _mean([s.rounds for s in shifts]),
+        "mean_first_rounds": _mean([t.after for t in after.values()]),
+        "unrecovered": sum(not s.recovered for s in shifts),
+        "to_best": to_best(accuracy, course.seconds)._asdict(),
+        "totals": course.totals,
+        "seconds": round(seconds, 6),
+        "seconds_evaluating": round(course.evaluating, 6),
+        "evaluation_share": round(course.evaluating / seconds, 4) if seconds else None,
+        **course.latest,
+    }
+    if target is not None:
+        found["to_target"] = {
+            "target": target,
+            **to_target(accuracy, course.seconds, target)._asdict(),
+        }
+    tasks = continual(course.tasks)
+    if tasks is not None:
+        found["continual"] = tasks
+    if course.noticed or (detecting and course.kinds):
+        seen = detection(list(course.kinds), course.noticed, len(accuracy))
+        found["detection"] = seen._asdict()
+    if course.stored is not None:
+        found["stored"] = {**course.stored, "participants": course.participants}
+    return found
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [v for v in values if v is not None]
+    return sum(known) / len(known) if known else None

@@ -1,0 +1,138 @@
+"""The user's own files: every kind gives the same rows, and bad ones are refused in a sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+import torch
+from PIL import Image
+
+from shoal.data.sources import load
+from shoal.errors import UserError
+
+ROWS = 40
+
+
+def columns() -> dict[str, list[Any]]:
+    return {
+        "p1": [float(i) for i in range(ROWS)],
+        "p2": [i * 0.5 for i in range(ROWS)],
+        "kind": ["cat" if i % 4 else "ant" for i in range(ROWS)],
+        "site": [f"s{i % 3}" for i in range(ROWS)],
+    }
+
+
+def written(path: Path, values: dict[str, list[Any]]) -> str:
+    if path.suffix == ".npz":
+        np.savez(path, **{k: np.array(v) for k, v in values.items()})  # type: ignore[arg-type]
+    elif path.suffix == ".csv":
+        pyarrow.csv.write_csv(pa.table(values), path)
+    else:
+        pyarrow.parquet.write_table(pa.table(values), path)
+    return str(path)
+
+
+@pytest.mark.parametrize("ending", ["npz", "csv", "parquet"])
+@pytest.mark.parametrize("x", [None, ["p1", "p2"], "p*"])
+def test_tables(tmp_path: Path, ending: str, x: Any) -> None:
+    path = written(tmp_path / f"own.{ending}", columns())
+    data = load("files", path=path, x=x, y="kind", client="site")
+    assert data.shape == (2,) and data.classes == 2
+    assert (len(data.train.y), len(data.test.y)) == (32, 8)
+    assert data.test.y.bincount().tolist() == [2, 6], "the split keeps the shares of classes"
+    assert data.group is not None
+    row = int(data.train.x[5, 0])
+    assert data.train.x[5].tolist() == [row, row * 0.5]
+    assert int(data.train.y[5]) == int(row % 4 > 0) and int(data.group[5]) == row % 3
+    again = load("files", path=path, x=x, y="kind", client="site")
+    assert torch.equal(again.train.x, data.train.x)
+
+
+def test_arrays_of_images_a_test_column_and_regression(tmp_path: Path) -> None:
+    path = tmp_path / "own.npz"
+    held = np.arange(10) > 6
+    np.savez(path, x=np.full((10, 1, 4, 4), 255, np.uint8), y=np.arange(10) % 2, held=held,
+             z=np.arange(10.0))  # fmt: skip
+    data = load("files", path=str(path), test="held")
+    assert data.shape == (1, 4, 4) and len(data.test.y) == 3 and float(data.train.x.max()) == 1.0
+    real = load("files", path=str(path), y="z", x=["y"], regression=True)
+    assert real.classes is None and real.train.y.dtype == torch.float32
+
+
+def test_lists_in_parquet_are_features(tmp_path: Path) -> None:
+    values = {"v": [[1.0, 2.0, 3.0]] * 10, "y": [0, 1] * 5}
+    data = load("files", path=written(tmp_path / "a.parquet", values), x="v")
+    assert data.shape == (3,)
+
+
+def test_a_folder_of_images(tmp_path: Path) -> None:
+    for client in ("u", "v"):
+        for kind in ("Cat", "dog"):
+            (tmp_path / client / kind).mkdir(parents=True)
+            for i in range(5):
+                image = Image.fromarray(np.full((6, 6, 3), 100, np.uint8))
+                image.save(tmp_path / client / kind / f"{i}.png")
+    data = load("files", path=str(tmp_path), client="site")
+    assert data.shape == (3, 6, 6) and data.classes == 2 and len(data.train.y) == 16
+    assert data.group is not None and set(data.group.tolist()) == {0, 1}
+    Image.fromarray(np.zeros((7, 6, 3), np.uint8)).save(tmp_path / "u" / "Cat" / "9.png")
+    with pytest.raises(UserError, match="6x6; give a size"):
+        load("files", path=str(tmp_path))
+    assert load("files", path=str(tmp_path), size=4).shape == (3, 4, 4)
+    (tmp_path / "u" / "Cat" / "8.png").write_text("no picture")
+    with pytest.raises(UserError, match="8.png is not an image"):
+        load("files", path=str(tmp_path), size=4)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"y": "kin"}, "no column 'kin' for y; did you mean 'kind'"),
+        ({"y": "kind", "client": "sight"}, "no column 'sight' for client; did you mean 'site'"),
+        ({"y": "kind", "x": ["p1", "p3"]}, "no column 'p3' for x; did you mean 'p"),
+        ({"y": "kind", "x": "q*"}, "no column that starts with 'q'"),
+        ({"y": "kind"}, "column 'site' .* not made of numbers"),
+        ({"y": "kind", "client": "site", "test": 1.5}, "test .*is 1.5"),
+    ],
+)
+def test_wrong_columns(tmp_path: Path, options: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError, match=says) as caught:
+        load("files", path=written(tmp_path / "own.csv", columns()), **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_values_are_named_by_row_and_column(tmp_path: Path) -> None:
+    values = columns()
+    values["p2"][6] = None
+    path = written(tmp_path / "own.csv", values)
+    with pytest.raises(UserError, match="row 7 .column 'p2'.*1 such rows"):
+        load("files", path=path, y="kind", client="site")
+    values = columns()
+    values["kind"][2] = None
+    path = written(tmp_path / "own.parquet", values)
+    with pytest.raises(UserError, match="'kind' .* has no value in row 3"):
+        load("files", path=path, y="kind", client="site")
+
+
+def test_unequal_lengths(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.zeros((5, 2)), y=np.zeros(4, int))
+    with pytest.raises(UserError, match="not equally long: x has 5, y has 4 rows"):
+        load("files", path=str(tmp_path / "a.npz"))
+
+
+def test_what_is_not_there_or_not_known(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="needs the option 'path'"):
+        load("files")
+    with pytest.raises(UserError, match="no file or folder nowhere"):
+        load("files", path="nowhere")
+    (tmp_path / "a.txt").touch()
+    with pytest.raises(UserError, match="ends in none of"):
+        load("files", path=str(tmp_path / "a.txt"))
+    with pytest.raises(UserError, match="has no images"):
+        load("files", path=str(tmp_path))
