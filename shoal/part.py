@@ -104,6 +104,7 @@ class Part:
     adaptive: ClassVar[bool] = False  # a local optimiser that is not plain SGD
     one_model_only: ClassVar[bool] = False
     payload_once: ClassVar[Literal["round", "stage"]] = "round"
+    derivable_upload: ClassVar[bool] = False  # follows from the delta and the work: no bytes
     own_task: ClassVar[bool] = False  # runs on no task but the one its ``transform_task`` makes
     eager_reason: ClassVar[str] = ""  # why it cannot be vectorised, if it cannot
 

@@ -247,7 +247,7 @@ def _train_model(
             rows = [(results.clients[row], row) for row in keep]
             memories += [(c, k, tree.clone(tree.row(results.memories, r))) for c, r in rows]
         wire = round(share * tree.nbytes(results.delta))
-        report.bytes_up += wire + tree.nbytes((results.stats, results.payloads))
+        report.bytes_up += wire + tree.nbytes((results.stats, _counted(settings, results.payloads)))
     report.bytes_down += _bytes_down(federation, settings, order)
     report.steps += total.steps
     report.samples += total.samples
@@ -399,6 +399,14 @@ def _travelling(settings: Settings) -> tuple[float, float]:
     """The shares of the vector that go over the wire, down and up."""
     shares = [part.travels(settings.task.layout) for _, part in _filling(settings, "travels")]
     return math.prod(down for down, _ in shares), math.prod(up for _, up in shares)
+
+
+def _counted(settings: Settings, payloads: tuple[Tree, ...]) -> tuple[Tree, ...]:
+    """The payloads that cost bytes: not those a server can form from the delta itself."""
+    if settings.method.fills("client_start"):
+        return payloads  # the start is the client's secret, and so is its displacement
+    pairs = zip(settings.method.parts, payloads, strict=True)
+    return tuple(payload for part, payload in pairs if not part.derivable_upload)
 
 
 def _bytes_down(federation: Federation, settings: Settings, order: Order) -> int:

@@ -143,11 +143,11 @@ class GanReplay(LastTaskModel):
         weight = None if batch.weight is None else batch.weight[:rows]
         like = Batch(batch.x[:rows], batch.y[:rows], weight)
         fake, own = fake_losses(task, view.x, view.noise[0][:rows], like)
-        total = own + critic_loss(outputs, batch, True) + fake
+        real = critic_loss(outputs, batch, True)
         if not self._first_task(view):
             share = 1.0 - view.memory.kept.known * (1.0 - self.lam)
-            new, replay = critic_loss(outputs, batch, True), self._replayed(view, task)
-            total = own + mixed(new, replay, share) + fake
+            real = mixed(real, self._replayed(view, task), share)
+        total = real + fake + own
         if self.consistency:
             total = total + self.consistency * self._agreement(view, task, like)
         return Terms(0.0, total)

@@ -31,6 +31,7 @@ class MemberMean(Part):
 
     reduction: ClassVar[Reduction] = Reduction.SUM
     resets: ClassVar[Literal["nothing", "server", "both"]] = "nothing"
+    derivable_upload: ClassVar[bool] = True
 
     def server_state(self, view: ServerView) -> Tree:
         return Kept(torch.zeros_like(view.theta))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,6 +34,8 @@ class GlobalMomentum(Part):
     """
 
     alpha: float = 0.1
+
+    derivable_upload: ClassVar[bool] = True
 
     @property
     def displacement_memory(self) -> bool:
