@@ -15,9 +15,8 @@ from torch import Tensor
 class Layout:
     """The only place that knows parameter names.
 
-    Four-dimensional tensors (convolution kernels) are stored with the channels last, so that a
-    kernel is a channels-last view of the flat vector; names and shapes seen from outside are the
-    module's own.
+    Wide convolution kernels are stored with the channels last, so that a kernel is a channels-last
+    view of the flat vector; names and shapes seen from outside are the module's own.
 
     >>> layout = Layout(("a.weight", "a.bias"), ((2, 3), (2,)))
     >>> layout.size, layout.slices["a.bias"]
@@ -81,12 +80,24 @@ class Layout:
         return out
 
 
+def _channels_last(shape: tuple[int, ...]) -> bool:
+    """Which kernels are stored channels-last: those that gain by it.
+
+    Narrow ones stay plain: torch 2.13 writes beyond its buffers in a strided 1x1 convolution of
+    fewer than 8 channels-last channels, so no such activation may ever arise.
+    """
+    if len(shape) != 4:
+        return False
+    out, channels, height, width = shape
+    return out >= 8 and (channels >= 8 or height * width > 1)
+
+
 def _stored(tensor: Tensor) -> Tensor:
-    return tensor.permute(0, 2, 3, 1) if tensor.dim() == 4 else tensor
+    return tensor.permute(0, 2, 3, 1) if _channels_last(tuple(tensor.shape)) else tensor
 
 
 def _shaped(block: Tensor, shape: tuple[int, ...]) -> Tensor:
-    if len(shape) != 4:
+    if not _channels_last(shape):
         return block.view(shape)
     out, channels, height, width = shape
     return block.view(out, height, width, channels).permute(0, 3, 1, 2)

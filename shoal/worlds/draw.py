@@ -12,27 +12,30 @@ from shoal.worlds.timeline import stage_at
 
 WIDTH = 100
 _MARGIN = 22  # left of the grid
+_LOOKED_AT = 16  # members of a row that are looked at
 _ROWS = 40  # members, or groups of neighbours when they are more
 _LISTED = 24  # events and stretches that are written out
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Rows are runs of member ids, columns runs of rounds; -1 is absent, else a concept."""
+    """Rows are runs of member ids, columns runs of rounds. A cell is the concept that most of the
+    members here have (-1: nobody is), ``shares`` says how many of the members are here."""
 
     rows: tuple[range, ...]
     columns: tuple[range, ...]
     cells: tuple[tuple[int, ...], ...]
+    shares: tuple[tuple[float, ...], ...]
 
 
 def grid(world: Composed, rows: int, columns: int) -> Grid:
-    """A cell shows the first round of its column, and of its members the concept that most of 8
-    evenly spaced ones have (absent when most are)."""
+    """A cell shows the first round of its column, and 16 evenly spaced members of its row."""
     ids = _runs(world.members, rows)
     times = _runs(world.rounds, columns)
     shown = [_column(world, ids, t.start) for t in times]
-    cells = tuple(tuple(column[i] for column in shown) for i in range(len(ids)))
-    return Grid(ids, times, cells)
+    cells = tuple(tuple(column[i][0] for column in shown) for i in range(len(ids)))
+    shares = tuple(tuple(column[i][1] for column in shown) for i in range(len(ids)))
+    return Grid(ids, times, cells, shares)
 
 
 def _runs(total: int, parts: int) -> tuple[range, ...]:
@@ -45,16 +48,17 @@ def _runs(total: int, parts: int) -> tuple[range, ...]:
     return tuple(range(i * total // parts, (i + 1) * total // parts) for i in range(parts))
 
 
-def _column(world: Composed, runs: Sequence[range], round: int) -> list[int]:
+def _column(world: Composed, runs: Sequence[range], round: int) -> list[tuple[int, float]]:
     present = world.membership.present[world.membership.session(round)]
     out = []
     for run in runs:
-        some = [m for m in spread(run, 8) if m in present]
+        some = [m for m in spread(run, _LOOKED_AT) if m in present]
         if world.available is not None and some:
             awake = world.available.awake(ids_of(some), round)
             some = [m for m, up in zip(some, awake, strict=True) if up]
-        seen = [world.concept(m, round) for m in some] + [-1] * (min(8, len(run)) - len(some))
-        out.append(max(sorted(set(seen)), key=seen.count))
+        seen = [world.concept(m, round) for m in some]
+        most = max(sorted(set(seen)), key=seen.count, default=-1)
+        out.append((most, len(some) / min(_LOOKED_AT, len(run))))
     return out
 
 
@@ -77,9 +81,11 @@ def text(world: Composed) -> str:
         _row("stage", "".join(_digit(stage_at(world.stages, t.start)) for t in times)),
         _row("shift", "".join(_mark(world, t) for t in times)),
     ]  # fmt: skip
-    for run, cells in zip(shown.rows, shown.cells, strict=True):
-        lines.append(_row(_name(run), "".join("." if c < 0 else _digit(c) for c in cells)))
+    for run, cells, shares in zip(shown.rows, shown.cells, shown.shares, strict=True):
+        lines.append(_row(_name(run), "".join(map(_symbol, cells, shares))))
     lines += ["", "digit: concept of a member that is here   .: absent   |: announced   ?: hidden"]
+    if any(0 < share <= 0.5 for shares in shown.shares for share in shares):
+        lines.append(",: half of the members or fewer are here")
     return "\n".join([*lines, "", *stretches(world), "", *events(world)]).rstrip() + "\n"
 
 
@@ -132,6 +138,10 @@ def _ruler(times: Sequence[range]) -> str:
         if column % 10 == 0 and len(out) <= column:
             out = out.ljust(column) + str(rounds.start) + " "
     return out[: len(times)].rstrip()
+
+
+def _symbol(concept: int, share: float) -> str:
+    return "." if share == 0 else "," if share <= 0.5 else _digit(concept)
 
 
 def _digit(number: int) -> str:

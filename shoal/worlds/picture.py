@@ -12,13 +12,15 @@ from shoal.worlds.timeline import stage_at
 
 _STAGES = ("#4878a8", "#e08a3c", "#5a9e6f", "#a05aa0", "#8c6d46", "#c8587a", "#5fb0b7", "#9a9a3e")
 _ROWS = 80
+State = tuple[int, int, int]
 _COLUMNS = 400
 
 
 def png(world: Composed, path: str | Path) -> None:
     """Rows are members (runs of neighbours when there are more than 80), columns rounds.
 
-    Colour is the stage, hatching a swapped concept, white is absent; a solid line is an announced
+    Colour is the stage (paler where few of a row's members are here), hatching a swapped concept,
+    white is absent; a solid line is an announced
     shift, a dotted one a hidden shift. The strip below shows the classes that members here hold.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -45,14 +47,15 @@ def png(world: Composed, path: str | Path) -> None:
 
 
 def _members(axes: Any, world: Composed, shown: Grid) -> None:
-    for row, cells in zip(shown.rows, shown.cells, strict=True):
-        for begin, end, state in _stretches(world, shown.columns, cells):
-            concept, stage = state
+    for row, cells, shares in zip(shown.rows, shown.cells, shown.shares, strict=True):
+        for begin, end, state in _stretches(world, shown.columns, cells, shares):
+            concept, stage, eighths = state
             if concept < 0:
                 continue
             axes.broken_barh(
                 [(begin, end - begin)], (row.start, len(row)), facecolor=_colour(stage),
                 hatch=_hatch(concept), edgecolor="white", linewidth=0.4,
+                alpha=max(1, eighths) / 8,
             )  # fmt: skip
     axes.set_ylim(world.members, 0)
     axes.set_ylabel("member")
@@ -63,12 +66,12 @@ def _members(axes: Any, world: Composed, shown: Grid) -> None:
 
 
 def _stretches(
-    world: Composed, columns: Sequence[range], cells: Sequence[int]
-) -> list[tuple[int, int, tuple[int, int]]]:
-    """Runs of columns with the same (concept, stage), as rounds."""
-    out: list[tuple[int, int, tuple[int, int]]] = []
-    for column, concept in zip(columns, cells, strict=True):
-        state = (concept, stage_at(world.stages, column.start))
+    world: Composed, columns: Sequence[range], cells: Sequence[int], shares: Sequence[float]
+) -> list[tuple[int, int, State]]:
+    """Runs of columns with the same (concept, stage, eighths of the members here), as rounds."""
+    out: list[tuple[int, int, State]] = []
+    for column, concept, share in zip(columns, cells, shares, strict=True):
+        state = (concept, stage_at(world.stages, column.start), round(8 * share))
         if out and out[-1][2] == state:
             out[-1] = (out[-1][0], column.stop, state)
         else:

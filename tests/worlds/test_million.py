@@ -22,7 +22,7 @@ def played(tmp_path: Path, members: int, rounds: int) -> dict[str, object]:
     out = tmp_path / "run"
     here = members // 2
     world = [f"world.members={members}", f"world.rounds={rounds}",
-             f"world.poisson.present={here}"]  # fmt: skip
+             f"world.poisson.present={here}", "world.drift.at=5"]  # fmt: skip
     changes = [part for change in world for part in ("--set", change)]
     command = [sys.executable, "-c", MAIN, "run", str(RECIPE), "-o", str(out), *changes]
     subprocess.run(command, check=True, capture_output=True, text=True)
