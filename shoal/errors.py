@@ -1,8 +1,28 @@
 """The one exception whose message is meant for the person at the keyboard."""
 
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 class UserError(Exception):
     """Bad input: one sentence that says what is wrong, where, and what would be right.
 
     The command line prints it without a traceback and exits with code 2.
     """
+
+
+def suggestion(name: object, known: Iterable[str]) -> str:
+    """The nearest right name, or all of them when none is near.
+
+    >>> suggestion("digts", ["digits", "mnist"])
+    "did you mean 'digits'?"
+    >>> suggestion("zzz", ["digits", "mnist"])
+    'known are digits, mnist'
+    """
+    names = list(known)
+    near = get_close_matches(str(name), names, n=1, cutoff=0.4)
+    if near:
+        return f"did you mean {near[0]!r}?"
+    return f"known are {', '.join(names)}" if names else "it takes none"

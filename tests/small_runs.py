@@ -30,7 +30,7 @@ def rounds(directory: Path, *, seconds: bool = False) -> list[dict[str, Any]]:
 
 
 def _timeless(record: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in record.items() if key != "seconds"}
+    return {key: value for key, value in record.items() if not key.startswith("seconds")}
 
 
 def content(directory: Path) -> dict[str, Any]:

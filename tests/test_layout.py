@@ -49,7 +49,7 @@ def test_slices_tile_the_vector(shapes: list[tuple[int, ...]]) -> None:
 
 
 def test_tensors_are_views_and_kernels_are_channels_last() -> None:
-    layout = Layout(("conv", "bias"), ((2, 3, 5, 4), (2,)))
+    layout = Layout(("conv", "bias"), ((8, 3, 5, 4), (8,)))
     vector = torch.arange(float(layout.size))
     kernel = layout.unflatten(vector)["conv"]
     assert kernel.is_contiguous(memory_format=torch.channels_last)
@@ -93,3 +93,9 @@ def test_a_missing_name_is_an_error_and_an_empty_layout_is_none() -> None:
     empty = Layout((), ())
     assert empty.size == 0 and empty.unflatten(torch.zeros(0)) == {}
     assert empty.flatten({}).shape == (0,) and empty.mask(["x"]).shape == (0,)
+
+
+def test_narrow_kernels_stay_plain() -> None:
+    layout = Layout(("few_out", "few_in"), ((4, 16, 3, 3), (8, 4, 1, 1)))
+    views = layout.unflatten(torch.arange(float(layout.size)))
+    assert all(kernel.is_contiguous() for kernel in views.values())

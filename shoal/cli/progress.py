@@ -72,4 +72,5 @@ def closing_line(where: RunDir) -> str:
         end = f"accuracy {found['final_accuracy']:.4f} (mean {found['mean_accuracy']:.4f})"
     else:
         end = f"loss {found['final_loss']}"
-    return f"{where.path}: {found['rounds']} rounds, {end}, {found['seconds']:.1f} s"
+    spent = f"{found['seconds']:.1f} s, at most {found['peak_memory_mb']:.0f} MiB"
+    return f"{where.path}: {found['rounds']} rounds, {end}, {spent}"

@@ -168,6 +168,8 @@ class Config(Strict):
     @field_validator("data", "model", "world", "problem", mode="before")
     @classmethod
     def _short(cls, value: Any) -> Any:
+        if isinstance(value, Mapping) and "path" in value and "name" not in value:
+            return {"name": "files", **value}  # a user's own data needs no name
         return {"name": value} if isinstance(value, str) else value
 
     @model_validator(mode="after")

@@ -50,7 +50,11 @@ def task_of(config: Config, data: Dataset) -> ModuleTask:
     choice = config.model
     if data.classes is None:
         raise UserError(f"data: {data.name!r} has no classes, and every model here needs them")
-    make = partial(models.build, choice.name, data.shape, data.classes, **choice.options)
+    options = dict(choice.options)
+    vocabulary = getattr(data, "vocabulary", None)
+    if vocabulary is not None and models.takes(choice.name, "vocabulary"):
+        options.setdefault("vocabulary", vocabulary)
+    make = partial(models.build, choice.name, data.shape, data.classes, **options)
     return ModuleTask(make, classes=data.classes)
 
 

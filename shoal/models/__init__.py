@@ -14,7 +14,7 @@ from shoal.models.lenet import LeNet5
 from shoal.models.linear import Linear
 from shoal.models.mlp import MLP
 from shoal.models.plain import VGG11, AlexNet
-from shoal.models.registry import build, model, names
+from shoal.models.registry import build, model, names, takes
 from shoal.models.resnet import ResNet18, ResNet18ImageNet, ResNet34
 from shoal.models.text import CharLSTM, FastText, Transformer, WordLSTM
 
@@ -42,4 +42,5 @@ __all__ = [
     "build",
     "model",
     "names",
+    "takes",
 ]

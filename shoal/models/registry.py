@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from torch import nn
 
-from shoal.errors import UserError
+from shoal.errors import UserError, suggestion
 
 Shape = tuple[int, ...]
 M = TypeVar("M", bound=Callable[..., nn.Module])
@@ -35,15 +34,21 @@ def names() -> list[str]:
     return sorted(_MODELS)
 
 
+def takes(name: str, option: str) -> bool:
+    """Whether a model of that name has that option."""
+    return name in _MODELS and option in inspect.signature(_MODELS[name]).parameters
+
+
 def build(name: str, shape: Sequence[int], classes: int, **options: Any) -> nn.Module:
     """The model called ``name`` for samples of ``shape`` and ``classes`` outputs.
 
-    >>> net = build("mlp", (64,), 10, hidden=(20,))
+    >>> from shoal import models
+    >>> net = models.build("mlp", (64,), 10, hidden=(20,))
     >>> sum(p.numel() for p in net.parameters())
     1510
     """
     if name not in _MODELS:
-        raise UserError(f"unknown model {name!r}; {_suggest(name, names())}.")
+        raise UserError(f"unknown model {name!r}; {suggestion(name, names())}")
     size = tuple(shape)
     if not size or min(size) < 1:
         raise UserError(f"model {name!r} needs a shape of sizes of at least 1, not {size}.")
@@ -52,7 +57,7 @@ def build(name: str, shape: Sequence[int], classes: int, **options: Any) -> nn.M
     known = list(inspect.signature(_MODELS[name]).parameters)[2:]
     for option in options:
         if option not in known:
-            raise UserError(f"model {name!r} has no option {option!r}; {_suggest(option, known)}.")
+            raise UserError(f"model {name!r} has no option {option!r}; {suggestion(option, known)}")
     return _MODELS[name](size, classes, **options)
 
 
@@ -79,9 +84,3 @@ def positive(name: str, option: str, values: Sequence[object]) -> tuple[int, ...
             f"{option} of model {name!r} must be whole numbers above 0, not {list(values)}."
         )
     return widths
-
-
-def _suggest(name: str, known: list[str]) -> str:
-    near = get_close_matches(name, known, n=1, cutoff=0.5)
-    listed = f"known are {', '.join(known)}" if known else "it takes none"
-    return f"did you mean {near[0]!r}? {listed}" if near else listed

@@ -46,7 +46,7 @@ class Watch(Part):
         )
         return delta, (view.loss(view.received, some),)
 
-    def seen(self, view: ServerView) -> float | None:
+    def _seen(self, view: ServerView) -> float | None:
         """The number of this round; None if nobody sent one."""
         assert view.uploads is not None
         return float(view.uploads.payload[0]) if view.uploads.payload else None
@@ -70,6 +70,8 @@ class PageHinkley(Watch):
 
     Parameters: ``threshold`` (1.0, for losses), ``delta`` (0.005), ``alpha`` (0.9999),
     ``least`` (10 rounds).
+
+    Deviations: one number a round, the mean over clients, instead of one a sample.
     """
 
     threshold: float = 1.0
@@ -82,7 +84,7 @@ class PageHinkley(Watch):
         return PageHinkleyState(zero, zero, zero, zero, zero)
 
     def notice(self, view: ServerView) -> tuple[bool, Tree]:
-        x = self.seen(view)
+        x = self._seen(view)
         if x is None:
             return False, view.state
         old: PageHinkleyState = view.state
@@ -101,7 +103,8 @@ class PageHinkley(Watch):
 
 
 class Window(NamedTuple):
-    values: Tensor  # what was watched since the last notice, the newest last
+    values: Tensor  # [keep]: what was watched since the last notice, the newest last
+    filled: Tensor  # how many of them, at the end, are there
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +120,8 @@ class Adwin(Watch):
     there are more than ``least`` values; a run that stops there for want of it can be resumed.
 
     Parameters: ``delta`` (0.002), ``keep`` (300 values), ``least`` (30 values before a notice).
+
+    Deviations: the window is bounded, and only a rise is a notice.
     """
 
     delta: float = 0.002
@@ -126,22 +131,27 @@ class Adwin(Watch):
     reduction: ClassVar[Reduction] = Reduction.STACK
 
     def server_state(self, view: ServerView) -> Tree:
-        return Window(torch.zeros(0, dtype=torch.float64))
+        zeros = torch.zeros(self.keep + 1, dtype=torch.float64)
+        return Window(zeros[:-1], zeros[-1])
 
     def notice(self, view: ServerView) -> tuple[bool, Tree]:
         assert view.uploads is not None
         if not view.uploads.payload:
             return False, view.state
-        values = torch.cat([view.state.values, view.uploads.payload[0].double().cpu()])
-        values = values[-self.keep :]
+        old = view.state.values[self.keep - int(view.state.filled) :]
+        values = torch.cat([old, view.uploads.payload[0].double().cpu()])[-self.keep :]
         if len(values) <= self.least:
-            return False, Window(values)
+            return False, self._window(values)
         width = self._width(values.tolist())
         if width == len(values):
-            return False, Window(values)
+            return False, self._window(values)
         before, after = values[: len(values) - width], values[len(values) - width :]
         rose = bool(after.mean() > before.mean())
-        return rose, Window(after.clone())
+        return rose, self._window(after)
+
+    def _window(self, values: Tensor) -> Window:
+        empty = torch.zeros(self.keep - len(values), dtype=torch.float64)
+        return Window(torch.cat([empty, values]), torch.tensor(float(len(values))).double())
 
     def _width(self, values: list[float]) -> int:
         """How many of the newest values ADWIN keeps."""
@@ -153,8 +163,7 @@ class Adwin(Watch):
         return min(len(values), max(1, int(detector.width)))
 
     def report(self, view: ServerView) -> dict[str, Tensor]:
-        values = view.state.values
-        return {"adwin_width": torch.tensor(float(len(values)), dtype=torch.float64)}
+        return {"adwin_width": view.state.filled}
 
 
 def _river() -> Any:
@@ -183,8 +192,9 @@ class Disparity(Part):
     after at least ``least`` rounds; ``v`` and ``d`` then begin anew. ``v`` begins as the first
     ``D^2``, so that no start-up looks like a shift.
 
-    Parameters: ``threshold`` (2), ``beta2`` (0.9), ``least`` (10). Using d to start a session is
-    ours; FLASH uses it for the rate alone.
+    Parameters: ``threshold`` (2), ``beta2`` (0.9), ``least`` (10).
+
+    Deviations: FLASH uses d for the server's rate alone; to declare a shift from it is ours.
     """
 
     threshold: float = 2.0
@@ -221,7 +231,10 @@ class Disparity(Part):
 @dataclass(frozen=True, kw_only=True)
 class Divergence(Part):
     """Measures ``Delta = sum_i w_i |x_i - x|^2``, FedInit's divergence of local models, from the
-    norms of the uploads and the norm of their mean; changes nothing."""
+    norms of the uploads and the norm of their mean; changes nothing.
+
+    Deviations: weighted as the average is; FedInit's own is the one with uniform weights.
+    """
 
     def report(self, view: ServerView) -> dict[str, Tensor]:
         uploads = view.uploads

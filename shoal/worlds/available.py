@@ -11,10 +11,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.errors import UserError
+from shoal.errors import UserError, suggestion
 from shoal.rng import Purpose, keys, uniform
 from shoal.worlds.roster import Array
-from shoal.worlds.spec import Reader, near
+from shoal.worlds.spec import Reader
 from shoal.worlds.traces import Traces, read_traces
 
 KEYS = {
@@ -89,7 +89,7 @@ def read_available(value: Any, seed: int) -> Availability | None:
     name = given.get("name") if isinstance(given, Mapping) else None
     if not isinstance(given, Mapping) or name not in KEYS:
         raise UserError(f"available is {value!r}; it must be a mapping with a name: "
-                        f"{near(name, KEYS)}.")  # fmt: skip
+                        f"{suggestion(name, KEYS)}.")  # fmt: skip
     reader = Reader(given, f"available {name!r}", KEYS[str(name)])
     if name == "diurnal":
         share = reader.number("share", 0.5, 0.0, 1.0)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from shoal.data.sources import Dataset
-from shoal.errors import UserError
+from shoal.errors import UserError, suggestion
 from shoal.types import Kind
 from shoal.worlds.available import CHECKED, read_available
 from shoal.worlds.classes import group_labels
@@ -18,7 +18,7 @@ from shoal.worlds.drifts import read_drifts
 from shoal.worlds.flow import read_flow
 from shoal.worlds.holders import Parts, read_holders
 from shoal.worlds.membership import Membership, churn, still
-from shoal.worlds.spec import CHURN, Reader, near, read_world
+from shoal.worlds.spec import CHURN, Reader, read_world
 from shoal.worlds.stages import Plan, hold, read_plan
 from shoal.worlds.streams import read_stream
 from shoal.worlds.unseen import with_unseen
@@ -117,5 +117,5 @@ def _hidden(reader: Reader) -> frozenset[Kind]:
         return frozenset(kinds if value else ())
     for kind in value if isinstance(value, list | tuple) else [value]:
         if kind not in kinds:
-            reader.bad("hidden", f"true, false or a list of kinds: {near(kind, kinds)}")
+            reader.bad("hidden", f"true, false or a list of kinds: {suggestion(kind, kinds)}")
     return frozenset(value if isinstance(value, list | tuple) else [value])

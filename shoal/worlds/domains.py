@@ -16,9 +16,8 @@ from torch import Tensor
 
 from shoal import rng
 from shoal.data.sources import Dataset, load, names
-from shoal.errors import UserError
+from shoal.errors import UserError, suggestion
 from shoal.types import Pool
-from shoal.worlds.spec import near
 
 
 @dataclass(frozen=True)
@@ -157,7 +156,7 @@ def _beside(data: Dataset, other: Dataset) -> Dataset:
 def _other(dataset: Dataset, name: str) -> Dataset:
     known = [*TRANSFORMS, *names()]
     if name not in known:
-        raise UserError(f"unknown domain {name!r}; {near(name, known)}.")
+        raise UserError(f"unknown domain {name!r}; {suggestion(name, known)}.")
     if name == dataset.name:
         return dataset
     data = _beside(load(name), dataset)

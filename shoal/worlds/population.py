@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from shoal.data import partition as partitions
 from shoal.data.sources import Dataset
-from shoal.errors import UserError
+from shoal.errors import UserError, suggestion
 from shoal.worlds.classes import Labels
-from shoal.worlds.spec import near
 
 Rows = NDArray[np.int64]
 
@@ -91,7 +90,7 @@ def read_partition(value: Any) -> tuple[str, dict[str, Any]]:
         raise UserError(f"partition is {value!r}; it must be a mapping with a name, such as 'iid'.")
     name = str(given["name"])
     if name not in names():
-        raise UserError(f"unknown partition {name!r}; {near(name, names())}.")
+        raise UserError(f"unknown partition {name!r}; {suggestion(name, names())}.")
     options = {k: v for k, v in given.items() if k != "name"}
     known: list[str] = []
     if name == "time":
@@ -101,7 +100,7 @@ def read_partition(value: Any) -> tuple[str, dict[str, Any]]:
         known = [k for k in signature.parameters if k not in ("labels", "clients", "rng")]
     for key in options:
         if key not in known:
-            raise UserError(f"partition {name!r} has no option {key!r}; {near(key, known)}.")
+            raise UserError(f"partition {name!r} has no option {key!r}; {suggestion(key, known)}.")
     return name, options
 
 

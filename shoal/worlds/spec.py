@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any, NoReturn
 
-from shoal.errors import UserError
+from shoal.errors import UserError, suggestion
 
 COMMON = (
     "name", "members", "partition", "lazy", "samples", "hidden", "available", "stream", "unseen",
@@ -29,14 +28,6 @@ KEYS: dict[str, tuple[str, ...]] = {
 }
 
 
-def near(name: object, known: Iterable[str]) -> str:
-    """``did you mean 'x'? known are ...``"""
-    names = list(known)
-    close = get_close_matches(str(name), names, n=1, cutoff=0.5)
-    listed = f"known are {', '.join(names)}" if names else "it takes none"
-    return f"did you mean {close[0]!r}? {listed}" if close else listed
-
-
 class Reader:
     """Typed access to a mapping; ``what`` is how complaints call it."""
 
@@ -44,7 +35,7 @@ class Reader:
         self.values, self.what = dict(values), what
         for key in self.values:
             if key not in known:
-                raise UserError(f"{what} has no key {key!r}; {near(key, known)}.")
+                raise UserError(f"{what} has no key {key!r}; {suggestion(key, known)}.")
 
     def bad(self, key: str, right: str) -> NoReturn:
         raise UserError(f"{key} of {self.what} is {self.values.get(key)!r}; it must be {right}.")
@@ -82,7 +73,7 @@ class Reader:
         value = self.values.get(key)
         value = default if value is None else value
         if value not in options:
-            self.bad(key, f"one of them: {near(value, options)}")
+            self.bad(key, f"one of them: {suggestion(value, options)}")
         return str(value)
 
     def lengths(self, key: str, count: int, default: int) -> list[int]:
@@ -105,5 +96,5 @@ def read_world(spec: Mapping[str, Any]) -> Reader:
         raise UserError(f"a world must be a mapping with a name, such as 'still', not {spec!r}.")
     name = spec.get("name")
     if not isinstance(name, str) or name not in KEYS:
-        raise UserError(f"name of the world is {name!r}; {near(name, KEYS)}.")
+        raise UserError(f"name of the world is {name!r}; {suggestion(name, KEYS)}.")
     return Reader(spec, f"world {name!r}", KEYS[name])

@@ -1,4 +1,4 @@
-"""Vectors down and up a participant, measured by the run, against table 0.1 of the methods' spec."""
+"""Vectors down and up a participant, measured by the run, against the methods' table 0.1."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def assert_tensors(state: object, what: str) -> None:
 
 def test_parts_are_found() -> None:
     names = {cls.__name__ for cls in FINAL}
-    assert {"Proximal", "ControlVariate", "SessionStart", "Sgd", "Adam"} <= names
+    assert {"Proximal", "ControlVariate", "SessionStart", "Sgd"} <= names
     assert "TaskAnchor" not in names
 
 

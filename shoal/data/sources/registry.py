@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import pkgutil
 from collections.abc import Callable
-from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from typing import Any, NamedTuple, TypeVar
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 
 from shoal.data.places import About
-from shoal.errors import UserError
+from shoal.errors import UserError, suggestion
 from shoal.types import Pool
 
 
@@ -70,7 +69,7 @@ def names() -> list[str]:
 def about(name: str) -> About:
     """What is known of the data set ``name`` before it is read."""
     if name not in names():
-        raise UserError(f"unknown data set {name!r}; {_suggest(name, whole())}.")
+        raise UserError(f"unknown data set {name!r}; {suggestion(name, whole())}")
     plain = About(name, name, "-", None, ())
     return _ABOUT.get(name) or _ABOUT.get(name.partition(":")[0]) or plain
 
@@ -99,7 +98,7 @@ def load(name: str, **options: Any) -> Dataset:
     for option in options:
         if option not in known:
             raise UserError(
-                f"data set {name!r} has no option {option!r}; {_suggest(option, known)}."
+                f"data set {name!r} has no option {option!r}; {suggestion(option, known)}"
             )
     for option, parameter in parameters.items():
         if parameter.default is parameter.empty and option not in options:
@@ -130,9 +129,3 @@ def _discover() -> None:
     package = import_module("shoal.data.sources")
     for module in pkgutil.iter_modules(package.__path__):
         import_module(f"shoal.data.sources.{module.name}")
-
-
-def _suggest(name: str, known: list[str]) -> str:
-    near = get_close_matches(name, known, n=1, cutoff=0.5)
-    listed = f"known are {', '.join(known)}" if known else "it takes none"
-    return f"did you mean {near[0]!r}? {listed}" if near else listed
