@@ -13,6 +13,7 @@ from shoal import tree
 from shoal.engines.base import Member, Order
 from shoal.engines.batches import batch_rows, epoch_order, steps_an_epoch, whole
 from shoal.local import Given, Local
+from shoal.tree import Tree
 from shoal.types import Batch, ClientData
 
 GATHER_BYTES = 2**20
@@ -67,7 +68,7 @@ class Chunk:
         if not order.program.keeps_memory:
             none = ((),) * len(order.program.method.parts)
             return Given(theta, order.initial, order.model.stats, counts, none, order.sent)
-        memories = tree.stack([order.given(m).memories for m in self.members])
+        memories = tree.stack([_memories(order, m) for m in self.members])
         return Given(theta, order.initial, order.model.stats, counts, memories, order.sent)
 
     def local(self) -> Local:
@@ -194,6 +195,14 @@ class Epoch:
         if weight is not None:
             real = real * torch.nn.functional.pad(weight, (0, max(0, missing)))
         return rows, labels, real
+
+
+def _memories(order: Order, member: Member) -> tuple[Tree, ...]:
+    """The member's memories; made anew only where something is missing."""
+    kept = member.memories
+    if kept is not None and all(own is not None for own in kept):
+        return kept
+    return order.given(member).memories
 
 
 def _stacked(data: Sequence[ClientData]) -> Batch:

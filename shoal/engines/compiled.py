@@ -9,13 +9,15 @@ from torch import Tensor
 from torch.func import vmap
 
 from shoal import tree
-from shoal.engines.trace import Replay, compile_step
+from shoal.engines.trace import Replay, compile_step, record
 from shoal.local import Carry, Ended, Given, Local, Program
 from shoal.tree import Tree
 from shoal.types import Batch, Work
 from shoal.view import Clock
 
 _SHARED = Given(None, None, None, 0, 0, None)  # type: ignore[arg-type]  # vmap axes of a Given
+
+_LEAF = object()  # stands for a tensor in the structure of a result
 
 
 class Compiled:
@@ -28,8 +30,9 @@ class Compiled:
         self.program = program
         self.stacked = stacked
         self._steps: dict[Any, tuple[tuple[str, ...], dict[Any, Replay]]] = {}
+        self._functions: dict[Any, tuple[tuple[str, ...], dict[Any, Any]]] = {}
 
-    # ---- functions that are not worth tracing: once a round or an epoch ----
+    # ---- once a round or an epoch ----
     def start(self, given: Given, rate: Tensor, local: Local, clock: Clock) -> tuple[Tensor, Carry]:
         """Start points and fresh carries of all clients, in memory of their own."""
         clients = given.n.shape[0]
@@ -39,20 +42,25 @@ class Compiled:
             stats = given.stats.expand(clients, -1).clone()
             none = ((),) * len(program.method.parts)
             return given.received, Carry(x, stats, none, (), x.new_zeros(clients))
-        axes = _local_axes(local)
-        function: Callable[..., Any] = lambda g, loc: program.start(g, rate, loc, clock)  # noqa: E731
-        start, carry = vmap(function, in_dims=(_SHARED, axes))(given, local)
+
+        def mapped(given: Given, rate: Tensor, local: Local) -> Tree:
+            one: Callable[..., Tree] = lambda g, loc: program.start(g, rate, loc, clock)  # noqa: E731
+            return vmap(one, in_dims=(_SHARED, _local_axes(local)))(given, local)
+
+        start, carry = self._run("start", mapped, (given, rate, local), clock)
         return start.clone(), tree.clone(carry)
 
     def epoch_end(
         self, given: Given, start: Tensor, carry: Carry, rate: Tensor, local: Local, clock: Clock
     ) -> tuple[Carry, Tensor]:
-        axes = _local_axes(local)
-        function: Callable[..., Any] = lambda g, s, c, loc: self.program.epoch_end(  # noqa: E731
-            g, s, c, rate, loc, clock
-        )
-        dims = (_SHARED, 0 if start.dim() == 2 else None, 0, axes)
-        moved, stop = vmap(function, in_dims=dims)(given, start, carry, local)
+        def mapped(given: Given, start: Tensor, carry: Carry, rate: Tensor, local: Local) -> Tree:
+            one: Callable[..., Tree] = lambda g, s, c, loc: self.program.epoch_end(  # noqa: E731
+                g, s, c, rate, loc, clock
+            )
+            dims = (_SHARED, 0 if start.dim() == 2 else None, 0, _local_axes(local))
+            return vmap(one, in_dims=dims)(given, start, carry, local)
+
+        moved, stop = self._run("epoch_end", mapped, (given, start, carry, rate, local), clock)
         return tree.clone(moved), stop
 
     def end(
@@ -68,13 +76,45 @@ class Compiled:
         if not (self.program.fillers("client_end") or self.program.fillers("upload")):
             none = ((),) * len(self.program.method.parts)
             return Ended(carry.x.sub_(given.received), carry.stats, none, given.memories)
-        axes = _local_axes(local)
-        function: Callable[..., Any] = lambda g, s, c, w, loc: self.program.end(  # noqa: E731
-            g, s, c, w, rate, loc, clock
-        )
-        dims = (_SHARED, 0 if start.dim() == 2 else None, 0, 0, axes)
-        ended: Ended = vmap(function, in_dims=dims)(given, start, carry, work, local)
+
+        def mapped(
+            given: Given, start: Tensor, carry: Carry, work: Work, rate: Tensor, local: Local
+        ) -> Tree:
+            one: Callable[..., Tree] = lambda g, s, c, w, loc: self.program.end(  # noqa: E731
+                g, s, c, w, rate, loc, clock
+            )
+            dims = (_SHARED, 0 if start.dim() == 2 else None, 0, 0, _local_axes(local))
+            return vmap(one, in_dims=dims)(given, start, carry, work, local)
+
+        ended: Ended = self._run("end", mapped, (given, start, carry, work, rate, local), clock)
         return ended
+
+    def _run(
+        self, kind: str, mapped: Callable[..., Tree], arguments: tuple[Tree, ...], clock: Clock
+    ) -> Tree:
+        """``mapped(*arguments)``, recorded for shapes that come again."""
+        local: Local = arguments[-1]
+        if local.train is not None or local.validation is not None:
+            return mapped(*arguments)  # padded to the chunk's largest client: hardly ever again
+        flat = tree.leaves(arguments)
+        shape = (kind, *((t.shape, t.dtype) for t in flat))
+        names, known = self._functions.get(shape, ((), {}))
+        if clock.key(names) not in known:
+            found: list[Tree] = []
+
+            def flattened(*tensors: Tensor) -> list[Tensor]:
+                result = mapped(*tree.rebuild(arguments, tensors))
+                found.append(tree.apply(lambda leaf: _LEAF, result))
+                return tree.leaves(result)
+
+            replay = record(flattened, flat)
+            more = tuple(sorted({*names, *clock.read}))
+            known = known if more == names else {}
+            known[clock.key(more)] = (replay, found[-1])
+            names = more
+            self._functions[shape] = (names, known)
+        replay, like = known[clock.key(names)]
+        return tree.rebuild(like, replay(*flat))
 
     # ---- the step ----
     def step(

@@ -89,6 +89,25 @@ def compile_step(
     return Replay(*plain, shapes, False)
 
 
+def record(function: Callable[..., list[Tensor]], tensors: Tensors) -> Callable[..., list[Tensor]]:
+    """``function`` of flat tensors without the cost of mapping and dispatch; raises Untraceable.
+
+    For what runs once a round: the recording is cleaned of dead code and replayed as it is.
+    """
+    with _TRACING, torch.inference_mode(False), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Attempted to insert a get_attr")
+        try:
+            module = _trace(function, list(tensors))
+        except Exception as error:
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise Untraceable(f"a client's start or end cannot be traced: {reason}") from error
+        clean(module)
+        module.graph.set_codegen(fx.graph.CodeGen())
+        module.recompile()
+    replay: Callable[..., list[Tensor]] = module.forward
+    return replay
+
+
 def _record(step: Step, tensors: list[Tensor], counts: tuple[int, int, int]) -> fx.GraphModule:
     def flat(*args: Tensor) -> list[Tensor]:
         given = iter(args)
@@ -209,4 +228,4 @@ def _close(a: Tensor, b: Tensor) -> bool:
     return bool(difference <= tolerance * a.norm(dtype=torch.float64) + 1e-30)
 
 
-__all__ = ["Replay", "Untraceable", "compile_step"]
+__all__ = ["Replay", "Untraceable", "compile_step", "record"]
