@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 from torch import Tensor
 
@@ -39,7 +37,6 @@ class Accumulator:
             self.delta.add_(results.delta[row], alpha=weight)
             if self.stats.numel():
                 self.stats.add_(results.stats[row], alpha=weight)
-            self._add_payloads(results, row, weight)
             if self.keep_rows:
                 self.rows.append(results.delta[row].clone())
             self.total += weight
@@ -50,23 +47,24 @@ class Accumulator:
             self.samples += results.samples[row]
             self.epochs.append(results.epochs[row])
             self.each.append((results.steps[row], results.samples[row]))
+        self._add_payloads(results, keep, uniform)
 
-    def _add_payloads(self, results: Results, row: int, weight: float) -> None:
+    def _add_payloads(self, results: Results, keep: list[int], uniform: bool) -> None:
         for i, part in enumerate(self.method.parts):
-            if not part.fills("upload") or not tree.leaves(results.payloads[i]):
+            payload = results.payloads[i]
+            leaves = tree.leaves(payload)
+            if not leaves or not keep:
                 continue
-            own = tree.row(results.payloads[i], row)
-            before = self.payloads[i]
             if part.reduction is Reduction.STACK:
-                self.payloads[i] = (*(before or ()), tree.clone(own))
+                own = [tree.clone(tree.row(payload, row)) for row in keep]
+                self.payloads[i] = (*(self.payloads[i] or ()), *own)
                 continue
-            factor = weight if part.reduction is Reduction.MEAN else 1.0
-            if before is None:
-                self.payloads[i] = tree.apply(partial(torch.mul, other=factor), own)
-            else:
-                pairs = zip(tree.leaves(before), tree.leaves(own), strict=True)
-                for total, leaf in pairs:
-                    total.add_(leaf, alpha=factor)
+            if self.payloads[i] is None:
+                self.payloads[i] = tree.apply(lambda leaf: torch.zeros_like(leaf[0]), payload)
+            weighted = part.reduction is Reduction.MEAN and not uniform
+            for total, leaf in zip(tree.leaves(self.payloads[i]), leaves, strict=True):
+                for row in keep:
+                    total.add_(leaf[row], alpha=results.counts[row] if weighted else 1.0)
 
     def work(self) -> list[tuple[int, int, int, int, float]]:
         """Client, steps, samples, epochs and norm of every row that was added."""

@@ -244,8 +244,9 @@ def _train_model(
         report.rejected += rejected
         total.add(results, keep, norms, settings.uniform)
         if tree.leaves(results.memories):
-            rows = [(results.clients[row], row) for row in keep]
-            memories += [(c, k, tree.clone(tree.row(results.memories, r))) for c, r in rows]
+            # copies, not views: a view would keep the whole chunk alive for one client
+            rows = ((results.clients[row], tree.row(results.memories, row)) for row in keep)
+            memories += [(client, k, tree.clone(own)) for client, own in rows]
         wire = round(share * tree.nbytes(results.delta))
         report.bytes_up += wire + tree.nbytes((results.stats, _counted(settings, results.payloads)))
     report.bytes_down += _bytes_down(federation, settings, order)
