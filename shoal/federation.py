@@ -11,11 +11,12 @@ from torch import Tensor
 from shoal.guard import Guard
 from shoal.local import Program
 from shoal.method import Method
+from shoal.part import Part
 from shoal.store import ClientStore
 from shoal.task import Task
 from shoal.tree import Tree
 from shoal.types import Model
-from shoal.view import ServerView
+from shoal.view import ServerView, Verbs
 from shoal.worlds.base import Drifting, Moment, World
 
 Rates = Callable[[Moment], tuple[float, ...]]
@@ -123,3 +124,35 @@ def blank_view(
         truth=settings.world if isinstance(settings.world, Drifting) else None,
         **more,
     )
+
+
+def part_view(
+    federation: Federation,
+    settings: Settings,
+    moment: Moment,
+    k: int,
+    i: int,
+    cohort: Sequence[int] = (),
+    verbs: Verbs | None = None,
+) -> ServerView:
+    """The view of part ``i`` on model ``k``; with verbs, it can reach clients."""
+    return blank_view(
+        settings,
+        federation.models[k],
+        federation.initial.theta,
+        moment,
+        settings.rates(moment)[0],
+        state=federation.servers[k][i] if k < len(federation.servers) else (),
+        cohort=tuple(cohort),
+        verbs=verbs,
+        models=tuple(federation.models),
+    )
+
+
+def set_state(federation: Federation, k: int, i: int, state: Tree) -> None:
+    states = federation.servers[k]
+    federation.servers[k] = (*states[:i], state, *states[i + 1 :])
+
+
+def filling(settings: Settings, slot: str) -> list[tuple[int, Part]]:
+    return [(i, p) for i, p in enumerate(settings.method.parts) if p.fills(slot)]

@@ -12,7 +12,7 @@ from shoal.metrics.evaluate import Scores, mean_scores
 from shoal.metrics.named import measured
 from shoal.metrics.rows import evaluate_each, evaluate_own, evaluate_sets, row_scores
 from shoal.metrics.spread import spread
-from shoal.round import server_view
+from shoal.reach import server_view
 from shoal.types import ClientData, Model
 from shoal.worlds.base import Moment
 from shoal.worlds.spans import spread as evenly

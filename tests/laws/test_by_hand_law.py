@@ -9,10 +9,11 @@ import torch
 from support import SmallWorld, play, settings_for, small_task
 
 from shoal import catalog
+from shoal.cohort import choose_cohort
 from shoal.engines.batches import batch_rows, epoch_order
 from shoal.engines.loop import Loop
 from shoal.federation import Federation
-from shoal.round import choose_cohort, make_order
+from shoal.orders import make_order
 from shoal.types import Job
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "fedavg_by_hand.py"

@@ -18,8 +18,9 @@ from shoal.engines.base import Order
 from shoal.engines.loop import Loop, local_data
 from shoal.federation import Federation
 from shoal.method import Method
+from shoal.orders import make_order
 from shoal.part import SLOTS, STATES, Part
-from shoal.round import make_order, play_round
+from shoal.round import play_round
 from shoal.types import Job
 from shoal.verify.history import play
 

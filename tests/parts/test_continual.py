@@ -22,6 +22,7 @@ from shoal.method import Method
 from shoal.metrics.evaluate import evaluate
 from shoal.models.acgan import AcGanTask
 from shoal.models.generator import Generator, sample_shape
+from shoal.orders import make_order
 from shoal.parts.acgan import uniform_labels
 from shoal.parts.detector import DetectorTask
 from shoal.parts.inversion import diversity, roughness, statistics_gap, watched_statistics
@@ -29,7 +30,7 @@ from shoal.parts.local_sgd import Sgd
 from shoal.parts.match import TaskMatch, empty_past, matched, with_model
 from shoal.parts.replay import best, scaled, scores
 from shoal.parts.two_teachers import soft_cross_entropy_rows
-from shoal.round import RoundReport, make_order
+from shoal.round import RoundReport
 from shoal.scores import served
 from shoal.task import ModuleTask, QuadraticTask
 from shoal.types import Batch, ClientData, Job, Model, Pool
@@ -216,7 +217,7 @@ def test_where_pfeddil_starts_a_task(threshold: float, reuses: bool) -> None:
 
 def support_round(federation: Federation, settings: Settings, index: int) -> None:
     """The change of stretch before a round, without the round."""
-    from shoal.round import change_of_stretch
+    from shoal.stretch import change_of_stretch
 
     at = settings.world.at
     change_of_stretch(federation, settings, at(index), Loop(), at(index - 1))

@@ -1,0 +1,94 @@
+"""What goes down to whom: the model, the parts' payloads, each client's data and memories."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shoal.engines.base import Member, Order
+from shoal.federation import Federation, Settings, part_view
+from shoal.tree import Tree
+from shoal.types import ClientData, Job, Model
+from shoal.worlds.base import Drifting, Moment, World, gathered
+
+
+def make_order(
+    federation: Federation, settings: Settings, moment: Moment, k: int, jobs: Sequence[Job]
+) -> Order:
+    """What goes down, to whom."""
+    cohort = tuple(job.client for job in jobs)
+    theta, payloads = federation.models[k].theta, []
+    for i, part in enumerate(settings.method.parts):
+        payload: Tree = ()
+        if part.fills("broadcast"):
+            view = part_view(federation, settings, moment, k, i, cohort)
+            theta, payload = part.broadcast(view, theta)
+        payloads.append(payload)
+    model = Model(theta, federation.models[k].stats)
+    members = tuple(make_member(federation, settings, moment, job) for job in jobs)
+    return Order(
+        settings.program,
+        model,
+        federation.initial.theta,
+        tuple(payloads),
+        members,
+        settings.rates(moment),
+        settings.seed,
+        moment.key,
+        moment.session,
+        moment.stage,
+        settings.batch,
+        settings.world.pad,
+        settings.shuffle,
+    )
+
+
+def make_member(federation: Federation, settings: Settings, moment: Moment, job: Job) -> Member:
+    """A client's data and memories for this round."""
+    client, world, method = job.client, settings.world, settings.method
+    memories = _caught_up(federation, settings, moment, job)
+    train = _training_data(world, moment, job)
+    if method.fills("data") and memories is not None:
+        for i, part in enumerate(method.parts):
+            if part.fills("data"):
+                train = part.data(memories[i], train)
+    steps = settings.steps
+    cap = steps[client % len(steps)] if isinstance(steps, tuple) else steps
+    validation = None
+    if settings.program.needs_validation:
+        validation = world.validation(client, moment.round)
+    return Member(client, train, validation, memories, cap)
+
+
+def _training_data(world: World, moment: Moment, job: Job) -> ClientData:
+    """What the client holds now, or what its job says."""
+    if job.concept is not None and isinstance(world, Drifting):
+        return world.under(job.client, job.concept, moment.round)
+    if job.blocks is not None:
+        return gathered(world, job.client, job.blocks)
+    return world.train(job.client, moment.round)
+
+
+def _caught_up(
+    federation: Federation, settings: Settings, moment: Moment, job: Job
+) -> tuple[Tree, ...] | None:
+    """The client's memories, after the client half of a ``session_end`` it has not seen yet."""
+    memories = federation.store.get(job.client, job.model)
+    if not federation.endings:
+        return memories
+    latest = max(serial for serial, _ in federation.endings.values())
+    # a client that was never seen has no end to catch up with
+    seen = federation.ended.get(job.client, 0) if memories is not None else latest
+    for i, (serial, payload) in federation.endings.items():
+        part = settings.method.parts[i]
+        if memories is None or memories[i] is None:
+            continue
+        if serial > seen and part.fills("member_end"):
+            model = federation.models[job.model]
+            new = settings.program.ended_memory(
+                i, model, federation.initial.theta, memories, payload
+            )
+            memories = (*memories[:i], new, *memories[i + 1 :])
+            # kept at once: the upload that follows may be rejected, a question brings none
+            federation.store.put(job.client, job.model, memories)
+    federation.ended[job.client] = latest
+    return memories

@@ -1,0 +1,46 @@
+"""Bytes that a real federation would send, measured from the tensors themselves."""
+
+from __future__ import annotations
+
+import math
+
+from shoal import tree
+from shoal.engines.base import Order, Results
+from shoal.federation import Federation, Settings, filling
+from shoal.tree import Tree
+
+
+def bytes_up(settings: Settings, results: Results) -> int:
+    """What these clients send: deltas, statistics and payloads."""
+    wire = round(_travelling(settings)[1] * tree.nbytes(results.delta))
+    return wire + tree.nbytes((results.stats, _counted(settings, results.payloads)))
+
+
+def bytes_down(federation: Federation, settings: Settings, order: Order) -> int:
+    """Bytes of the model to everybody; a once-a-stage payload only to whoever lacks it."""
+    wire = round(_travelling(settings)[0] * tree.nbytes(order.model.theta))
+    total = len(order.members) * (wire + tree.nbytes(order.model.stats))
+    new = [m.client for m in order.members if federation.paid.get(m.client) != order.stage]
+    once = False
+    for i, part in enumerate(settings.method.parts):
+        size = tree.nbytes(order.sent[i])
+        stage_only = part.payload_once == "stage" and size > 0
+        once = once or stage_only
+        total += size * (len(new) if stage_only else len(order.members))
+    if once:
+        federation.paid.update({client: order.stage for client in new})
+    return total
+
+
+def _travelling(settings: Settings) -> tuple[float, float]:
+    """The shares of the vector that go over the wire, down and up."""
+    shares = [part.travels(settings.task.layout) for _, part in filling(settings, "travels")]
+    return math.prod(down for down, _ in shares), math.prod(up for _, up in shares)
+
+
+def _counted(settings: Settings, payloads: tuple[Tree, ...]) -> tuple[Tree, ...]:
+    """The payloads that cost bytes: not those a server can form from the delta itself."""
+    if settings.method.fills("client_start"):
+        return payloads  # the start is the client's secret, and so is its displacement
+    pairs = zip(settings.method.parts, payloads, strict=True)
+    return tuple(payload for part, payload in pairs if not part.derivable_upload)
