@@ -36,6 +36,16 @@ BASE: dict[str, Any] = {
     "participation": 8,
     "local": {"epochs": 2, "batch": 16, "rate": 0.1, "validation": 0.2},
 }
+# A world that holds still: how far a method gets when nothing happens.
+STILL: dict[str, Any] = {
+    **BASE,
+    "world": {
+        "name": "still",
+        "members": 20,
+        "rounds": 60,
+        "partition": {"name": "dirichlet", "alpha": 0.5},
+    },
+}
 # Settings that differ from a paper's default, because the paper's fit its own data and model.
 SETTINGS: dict[str, dict[str, Any]] = {
     "flash": {"eta_g": 0.1, "tau": 0.01, "gamma": 0.02},

@@ -23,6 +23,7 @@ ROW = np.dtype(
         ("samples", "<i8"),
         ("epochs", "<i4"),
         ("norm", "<f8"),
+        ("accuracy", "<f8"),
     ]
 )
 GROUP = 65_536  # rows of a row group: what is held in memory at once
@@ -89,7 +90,10 @@ class Journal:
 
 def packed(round: int, clients: Sequence[ClientReport]) -> bytes:
     """The rows of one round, as they stand in the log."""
-    rows = [(round, c.client, c.model, c.steps, c.samples, c.epochs, c.norm) for c in clients]
+    rows = [
+        (round, c.client, c.model, c.steps, c.samples, c.epochs, c.norm, c.accuracy)
+        for c in clients
+    ]
     return np.array(rows, ROW).tobytes()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -70,9 +71,10 @@ class Player:
         if report.abandoned:
             raise AbandonedError(_sentence(round, report))
         record = self._record(moment, report)
+        clients = _with_accuracy(report.clients, record.pop("by_member", {}))
         self.federation.round = round + 1
         record["seconds"] = round_to(time.perf_counter() - began)
-        return record, report.clients
+        return record, clients
 
     def _record(self, moment: Moment, report: RoundReport) -> Record:
         shift, asked = moment.shift, self._asked(moment)
@@ -171,3 +173,13 @@ def _sentence(round: int, report: RoundReport) -> str:
 
 def round_to(seconds: float) -> float:
     return float(f"{seconds:.6f}")
+
+
+def _with_accuracy(
+    trained: list[ClientReport], accuracy: dict[int, float | None]
+) -> list[ClientReport]:
+    """What clients did, and how well members are served; one row a client and model."""
+    known = {int(c): a for c, a in accuracy.items() if a is not None}
+    rows = [c._replace(accuracy=known.get(c.client, math.nan)) for c in trained]
+    idle = sorted(set(known) - {c.client for c in trained})
+    return rows + [ClientReport(0, c, 0, 0, 0, math.nan, known[c]) for c in idle]

@@ -24,7 +24,10 @@ from shoal.worlds.base import Moment
 
 
 class ClientReport(NamedTuple):
-    """One accepted upload, as measured."""
+    """One client in a round: its accepted upload as measured, and how well it is served.
+
+    A member that was only evaluated has no steps; one that was not evaluated has no accuracy.
+    """
 
     model: int
     client: int
@@ -32,6 +35,7 @@ class ClientReport(NamedTuple):
     samples: int
     epochs: int
     norm: float
+    accuracy: float = float("nan")
 
 
 @dataclass

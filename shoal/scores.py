@@ -105,7 +105,8 @@ def _of_members(
     """Every member's own model on its own held-out data (its training data if it has none).
 
     ``personalised`` is the spread of those accuracies over members; with ``each`` there is also
-    ``generalised``, the spread of the one model that serves nobody in particular.
+    ``generalised``, the spread of the one model that serves nobody in particular. ``by_member``
+    has every member's own accuracy, for ``clients.parquet``.
     """
     members = evenly(moment.members, most)
     data = [_own_data(settings, client, moment.round) for client in members]
@@ -117,7 +118,8 @@ def _of_members(
     if settings.method.only("serve") is not None:
         models = [served(federation, settings, moment, c, engine) for c in members]
         own = evaluate_own(settings.task, models, data)
-    record = {"personalised": _spread(own)}
+    record: dict[str, Any] = {"personalised": _spread(own)}
+    record["by_member"] = {c: s.accuracy for c, s in zip(members, own, strict=True)}
     if on == "each":
         record["generalised"] = _spread(plain)
     return mean_scores(own), record

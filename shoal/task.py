@@ -45,6 +45,16 @@ def cross_entropy_rows(logits: Tensor, labels: Tensor) -> Tensor:
     return -torch.log_softmax(logits, -1).gather(-1, labels.unsqueeze(-1)).squeeze(-1)
 
 
+def weighted_rows(weights: Tensor) -> RowLoss:
+    """Cross-entropy of each row times the weight of its class."""
+
+    def rows(logits: Tensor, labels: Tensor) -> Tensor:
+        own = torch.nn.functional.embedding(labels, weights.to(logits.dtype).unsqueeze(-1))
+        return cross_entropy_rows(logits, labels) * own.squeeze(-1)
+
+    return rows
+
+
 @dataclass(frozen=True)
 class ModuleTask:
     """Any ``torch.nn.Module`` with a loss a row.

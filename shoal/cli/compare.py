@@ -24,6 +24,9 @@ def compare(
     every: bool = typer.Option(
         False, "--all", help="Run every method of the catalog in one small world and compare."
     ),
+    still: bool = typer.Option(
+        False, "--still", help="With --all: in a world that holds still, for a sanity floor."
+    ),
 ) -> None:
     """One table and one picture over several runs; figures in percent and in rounds."""
     from rich.console import Console
@@ -32,7 +35,7 @@ def compare(
     from shoal.reports.runs import read_story
 
     if every:
-        _compare_all(out or Path("compare-all"))
+        _compare_all(out or Path("compare-still" if still else "compare-all"), still)
         return
     if not directories:
         raise UserError("compare needs run directories, or --all")
@@ -43,12 +46,13 @@ def compare(
     typer.echo(str(picture))
 
 
-def _compare_all(out: Path) -> None:
+def _compare_all(out: Path, still: bool) -> None:
     from rich.console import Console
 
     from shoal import comparison
 
-    stories = comparison.compare_all(out, lambda text: typer.echo(text, err=True))
+    base = comparison.STILL if still else comparison.BASE
+    stories = comparison.compare_all(out, lambda text: typer.echo(text, err=True), base)
     Console().print(comparison.table(stories))
     typer.echo(str(out / "comparison.md"))
 

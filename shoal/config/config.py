@@ -88,6 +88,15 @@ class Local(Strict):
         return {"name": value} if isinstance(value, str) else value
 
 
+class Loss(Strict):
+    """What is added up over rows."""
+
+    class_weights: Literal["balanced"] | tuple[Positive, ...] | None = Field(
+        default=None,
+        description="null, balanced (each class counts the same), or one number above 0 a class",
+    )
+
+
 class Evaluate(Strict):
     """Which accuracy a round's record carries, and how often."""
 
@@ -152,6 +161,7 @@ class Config(Strict):
         default=None, description="samples, uniform, or null for the method's own choice"
     )
     local: Local = Field(default=Local(), description="settings of local training")
+    loss: Loss = Field(default=Loss(), description="settings of the loss")
     method: (
         str | dict[str, dict[str, Any] | None] | list[str | dict[str, dict[str, Any] | None]]
     ) = Field(

@@ -14,7 +14,7 @@ from shoal.config.problem import Problem
 from shoal.data.sources import Dataset
 from shoal.data.sources import load as load_data
 from shoal.errors import UserError
-from shoal.task import ModuleTask, QuadraticTask, Task
+from shoal.task import ModuleTask, QuadraticTask, Task, cross_entropy_rows, weighted_rows
 from shoal.types import Model, Pool
 from shoal.worlds.base import World
 from shoal.worlds.quadratic import Quadratics, Segment
@@ -55,7 +55,24 @@ def task_of(config: Config, data: Dataset) -> ModuleTask:
     if vocabulary is not None and models.takes(choice.name, "vocabulary"):
         options.setdefault("vocabulary", vocabulary)
     make = partial(models.build, choice.name, data.shape, data.classes, **options)
-    return ModuleTask(make, classes=data.classes)
+    weights = _class_weights(config, data)
+    rows = cross_entropy_rows if weights is None else weighted_rows(weights)
+    return ModuleTask(make, rows, classes=data.classes)
+
+
+def _class_weights(config: Config, data: Dataset) -> torch.Tensor | None:
+    """One weight a class, 1 on average over the training rows when balanced."""
+    wanted, classes = config.loss.class_weights, data.classes or 0
+    if wanted is None:
+        return None
+    if wanted == "balanced":
+        counts = torch.bincount(data.train.y.cpu(), minlength=classes).clamp_min(1)
+        return (len(data.train.y) / (classes * counts)).to(data.train.x.device)
+    if len(wanted) != classes:
+        raise UserError(
+            f"loss.class_weights has {len(wanted)} numbers; {data.name!r} has {classes} classes"
+        )
+    return torch.tensor(wanted, device=data.train.x.device)
 
 
 def initial_of(choice: ModelChoice, task: ModuleTask, seed: int) -> Model:
