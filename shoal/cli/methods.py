@@ -19,12 +19,14 @@ def methods(
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("method", "parts", "weights", "vectorises", "paper", box=None, pad_edge=False)
+    table = Table("method", "what it is, its parts", box=None, pad_edge=False)
     for entry in found:
-        able = "yes" if entry["vectorises"] else f"no: {entry['why_not']}"
-        parts = " | ".join(entry["parts"]) or "-"
-        table.add_row(entry["name"], parts, entry["weights"], able, entry["paper"])
+        parts = " | ".join(entry["parts"]) or "no parts: plain averaging"
+        able = "" if entry["vectorises"] else f"; engine loop only: {entry['why_not']}"
+        second = f"[dim]{parts}; weights by {entry['weights']}{able}[/dim]"
+        table.add_row(entry["name"], f"{entry['paper']}\n{second}")
     Console().print(table)
+    typer.echo("Compose with a list in a config, or with | in Python: scaffold() | fedinit()")
 
 
 def described() -> list[dict[str, Any]]:
