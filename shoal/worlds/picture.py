@@ -122,7 +122,7 @@ def _legend(figure: Any, world: Composed, shown: Grid) -> None:
         handles.append(Line2D([], [], color="black", label="announced shift"))
     if False in told:
         handles.append(Line2D([], [], color="black", linestyle=":", label="hidden shift"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False)
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=8, frameon=False)
 
 
 def _colour(stage: int) -> str:
