@@ -160,8 +160,10 @@ def test_world(tmp_path: Path, config: Path, capsys: pytest.CaptureFixture[str])
     assert call(["world", str(config)]) == 0
     assert "members" in capsys.readouterr().out
     picture, digits = tmp_path / "w.png", written(tmp_path, DIGITS)
-    assert call(["world", str(digits), "-o", str(picture)]) == 0
-    assert picture.read_bytes().startswith(b"\x89PNG")
+    heat = tmp_path / "heat.png"
+    assert call(["world", str(digits), "-o", str(picture), "--heat", str(heat)]) == 0
+    assert picture.read_bytes().startswith(b"\x89PNG") and heat.read_bytes().startswith(b"\x89PNG")
+    assert "entropy" in capsys.readouterr().out
 
 
 def test_an_interrupt_exits_with_130(

@@ -14,6 +14,7 @@ from shoal.errors import UserError
 def world(
     file: Path = typer.Argument(help="A config (YAML)."),
     out: Path | None = typer.Option(None, "-o", "--out", help="Also draw the timeline (PNG)."),
+    heat: Path | None = typer.Option(None, "--heat", help="Also draw who holds which class (PNG)."),
     changes: list[str] = typer.Option([], "--set", metavar="KEY=VALUE", help="Change a key."),
 ) -> None:
     """Draw the timeline before you spend an hour on it."""
@@ -21,17 +22,24 @@ def world(
 
     from shoal.config import load
     from shoal.config.build import build
+    from shoal.reports.heat import draw_heat, heterogeneity_line
     from shoal.worlds.composed import Composed
     from shoal.worlds.draw import text
 
     drawn = build(load(file, changes)).world
     if isinstance(drawn, Composed):
         typer.echo(text(drawn))
+        typer.echo(heterogeneity_line(drawn))
     else:
         Console().print(table(drawn))
     if out is not None:
         draw(drawn, out)
         typer.echo(str(out))
+    if heat is not None:
+        if not isinstance(drawn, Composed):
+            raise UserError("a problem has no classes to draw; leave out --heat")
+        draw_heat(drawn, heat)
+        typer.echo(str(heat))
 
 
 def stretches(drawn: Any) -> Iterator[tuple[int, int, Any]]:
