@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,11 +11,14 @@ from typing import Any
 from rich.table import Table
 
 from shoal.catalog import METHODS
+from shoal.config.build import build
 from shoal.config.config import Config, from_mapping
 from shoal.errors import UserError
+from shoal.metrics.cost import TABLE_8, Cost, beside_table_8
 from shoal.reports.runs import Story, read_story
 from shoal.rundir import RunDir, write_text
 from shoal.runner import Run
+from shoal.summary import gradients_a_step
 
 Say = Callable[[str], None]
 
@@ -102,6 +106,19 @@ def _finish(where: Path, name: str, base: Mapping[str, Any]) -> None:
         return
     run = Run.resume(where) if where.exists() else Run.create(where, config_for(name, base))
     run.play()
+
+
+def costs_beside_print(out: Path, base: Mapping[str, Any] = BASE) -> str:
+    """Communication, gradients and storage as measured, beside the FedInit paper's Table 8."""
+    measured = {}
+    for name in TABLE_8:
+        where = RunDir(out / name)
+        if where.finished:
+            found = json.loads(where.summary.read_text(encoding="utf-8"))["cost"]
+            made = Cost(**{field: found[field] for field in Cost._fields})
+            plan = build(config_for(name, base))
+            measured[name] = made._replace(gradients=gradients_a_step(plan))
+    return beside_table_8(measured)
 
 
 COLUMNS = ("method", "final %", "mean %", "mean dip", "rounds back", "MB up", "MB down", "seconds")

@@ -29,6 +29,8 @@ def test_runs_once_and_ranks(tmp_path: Path) -> None:
     assert [s.method for s in stories] == ["fedavg", "ditto"] and len(said) == 2
     page = (tmp_path / "comparison.md").read_text()
     assert "| fedavg |" in page and "| ditto * |" in page
+    beside = comparison.costs_beside_print(tmp_path, TINY)
+    assert "fedavg" in beside and "1x / 1x" in beside and "scaffold" not in beside
     stamps = {p: p.stat().st_mtime_ns for p in tmp_path.glob("*/summary.json")}
     comparison.compare_all(tmp_path, said.append, TINY)
     assert {p: p.stat().st_mtime_ns for p in tmp_path.glob("*/summary.json")} == stamps

@@ -54,6 +54,8 @@ def _compare_all(out: Path, still: bool) -> None:
     base = comparison.STILL if still else comparison.BASE
     stories = comparison.compare_all(out, lambda text: typer.echo(text, err=True), base)
     Console().print(comparison.table(stories))
+    typer.echo("\nCost as measured here, beside the FedInit paper's Table 8 (ratios to FedAvg):")
+    typer.echo(comparison.costs_beside_print(out, base))
     typer.echo(str(out / "comparison.md"))
 
 
