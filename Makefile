@@ -12,10 +12,10 @@ STAMP  := $(VENV)/.setup-torch-$(TORCH)
 TORCH_VERSION := $(BIN)/python -c "from importlib.metadata import version; print(version('torch'))"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint bench bench-methods clean
+.PHONY: help setup demo test test-slow lint bench bench-methods bench-peers clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 
 setup: $(STAMP) ## make .venv with pinned versions (again when a pin changes)
 
@@ -66,6 +66,9 @@ bench: setup ## peers and engines side by side, one line a workload
 
 bench-methods: setup ## what a method costs beside FedAvg
 	@$(BIN)/python -m benchmarks.methods
+
+bench-peers: setup ## shoal beside Flower, pfl, fedjax and JAX, each installed in .peers
+	@$(BIN)/python -m benchmarks.peers.race
 
 clean: ## remove caches and build output (.venv and runs stay)
 	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info
