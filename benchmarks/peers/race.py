@@ -113,9 +113,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("workloads", nargs="*", default=list(WORKLOADS))
     parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument(
-        "--without", nargs="*", default=[], help="names of contestants to leave out"
-    )
+    parser.add_argument("--without", nargs="*", default=[], help="contestants to leave out")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     asked = parser.parse_args()
     torch.set_num_threads(1)
