@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -28,6 +28,7 @@ class StillWorld:
     clients: int
     rows: int
     rounds: int = 10**6
+    held: dict[int, ClientData] = field(default_factory=dict)  # as the project's own worlds do
 
     @property
     def pad(self) -> int:
@@ -37,8 +38,11 @@ class StillWorld:
         return Moment(round, 0, 0, range(self.clients), None, round, self.rounds)
 
     def train(self, client: int, round: int) -> ClientData:
-        rows = torch.arange(client * self.rows, (client + 1) * self.rows)
-        return ClientData(self.pool, rows, self.pool.y[rows], float(self.rows))
+        if client not in self.held:
+            rows = torch.arange(client * self.rows, (client + 1) * self.rows)
+            data = ClientData(self.pool, rows, self.pool.y[rows], float(self.rows))
+            self.held[client] = data
+        return self.held[client]
 
     def validation(self, client: int, round: int) -> ClientData | None:
         return None
@@ -63,14 +67,16 @@ class ShoalRounds:
         start: list[Tensor],
         rounds: int = 2000,
         epochs: int = 1,
+        program: Program | None = None,
     ) -> None:
         task = ModuleTask(work.build, classes=10)
+        self.program = program or Program(method, task, Sgd())
         pool = Pool(x.reshape(-1, *x.shape[2:]), y.reshape(-1))
         world = StillWorld(pool, work.clients, work.rows)
         cohorts = tuple(tuple(cohort_of(work, r)) for r in range(rounds))
         self.engine = engine
         self.settings = Settings(
-            Program(method, task, Sgd()),
+            self.program,
             world,
             seed=0,
             rates=lambda moment: (RATE,) * epochs,

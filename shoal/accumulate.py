@@ -14,7 +14,10 @@ from shoal.view import Uploads
 
 
 class Accumulator:
-    """Adds rows one after another: chunking and order of arrival change no bit."""
+    """Adds rows in client order, or an engine's own sums of a chunk in the order of the chunks.
+
+    Chunks follow from the order alone, so neither threads nor the order of arrival change a bit.
+    """
 
     def __init__(self, method: Method, size: int, stats: int, like: Tensor) -> None:
         self.method = method
@@ -32,22 +35,33 @@ class Accumulator:
         self.keep_rows = any(p.individual_uploads for p in method.parts)
 
     def add(self, results: Results, keep: list[int], norms: list[float], uniform: bool) -> None:
-        for row, norm in zip(keep, norms, strict=True):
-            weight = 1.0 if uniform else results.counts[row]
-            self.delta.add_(results.delta[row], alpha=weight)
-            if self.stats.numel():
+        """Add the rows to keep; a chunk that is kept whole brings its own sum."""
+        everybody = len(keep) == len(results.clients)
+        weights = [1.0] * len(keep) if uniform else [results.counts[row] for row in keep]
+        if everybody and results.total is not None:
+            self.delta.add_(results.total)
+        else:
+            for row, weight in zip(keep, weights, strict=True):
+                self.delta.add_(results.delta[row], alpha=weight)
+        if self.stats.numel():
+            for row, weight in zip(keep, weights, strict=True):
                 self.stats.add_(results.stats[row], alpha=weight)
-            if self.keep_rows:
-                self.rows.append(results.delta[row].clone())
+        if self.keep_rows:
+            self.rows += [results.delta[row].clone() for row in keep]
+        for weight in weights:  # one by one: a sum of sums may differ in the last bit
             self.total += weight
-            self.clients.append(results.clients[row])
-            self.weights.append(weight)
-            self.norms.append(norm)
-            self.steps += results.steps[row]
-            self.samples += results.samples[row]
-            self.epochs.append(results.epochs[row])
-            self.each.append((results.steps[row], results.samples[row]))
+        self._note(results if everybody else _rows(results, keep))
+        self.weights += weights
+        self.norms += norms
         self._add_payloads(results, keep, uniform)
+
+    def _note(self, results: Results) -> None:
+        """Who was added and what they did."""
+        self.clients += results.clients
+        self.steps += sum(results.steps)
+        self.samples += sum(results.samples)
+        self.epochs += results.epochs
+        self.each += zip(results.steps, results.samples, strict=True)
 
     def _add_payloads(self, results: Results, keep: list[int], uniform: bool) -> None:
         for i, part in enumerate(self.method.parts):
@@ -93,3 +107,13 @@ class Accumulator:
             norms=tuple(self.norms),
             mean_steps=self.steps / max(1, len(self.clients)),
         )
+
+
+def _rows(results: Results, keep: list[int]) -> Results:
+    """The plain figures of some clients; tensors stay as they are."""
+    return results._replace(
+        clients=tuple(results.clients[row] for row in keep),
+        steps=tuple(results.steps[row] for row in keep),
+        samples=tuple(results.samples[row] for row in keep),
+        epochs=tuple(results.epochs[row] for row in keep),
+    )

@@ -39,6 +39,7 @@ class Settings:
     shuffle: bool = True
     guard: Guard = field(default_factory=Guard)
     start: Model | None = None
+    elsewhere: bool = False  # clients' data and memories are on their own machines
 
     @property
     def method(self) -> Method:

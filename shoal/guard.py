@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -39,8 +40,13 @@ class Guard:
         if delta.dim() != 2 or delta.shape[1] != size:
             shape = tuple(delta.shape[1:])
             return [], [], [Rejected(c, f"shape {shape}, expected ({size},)") for c in clients]
-        norms = torch.linalg.vector_norm(delta, dim=1).tolist()
+        norms: Sequence[float] = results.norms or torch.linalg.vector_norm(delta, dim=1).tolist()
         finite = _finite_rows(results)
+        if self.norm is None and all(finite) and max(norms) < float("inf"):
+            everybody = set(clients)  # the usual case, without a look at each client
+            if len(everybody) == len(clients) and everybody <= expected and not everybody & seen:
+                seen |= everybody
+                return list(range(len(clients))), list(norms), []
         keep, kept_norms, rejected = [], [], []
         for row, (client, norm) in enumerate(zip(clients, norms, strict=True)):
             reason = self._reason(client, norm, finite[row], expected, seen)

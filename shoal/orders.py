@@ -39,24 +39,34 @@ def make_order(
         settings.batch,
         settings.world.pad,
         settings.shuffle,
+        settings.uniform,
     )
 
 
 def make_member(federation: Federation, settings: Settings, moment: Moment, job: Job) -> Member:
     """A client's data and memories for this round."""
     client, world, method = job.client, settings.world, settings.method
+    if settings.elsewhere:  # the store holds tickets; what they stand for is the client's
+        tickets = federation.store.get(client, job.model)
+        return Member(
+            client, world.train(client, moment.round), None, tickets, _cap(settings, client)
+        )
     memories = _caught_up(federation, settings, moment, job)
     train = _training_data(world, moment, job)
-    if method.fills("data") and memories is not None:
+    if memories is not None and method.fills("data"):
         for i, part in enumerate(method.parts):
             if part.fills("data"):
                 train = part.data(memories[i], train)
-    steps = settings.steps
-    cap = steps[client % len(steps)] if isinstance(steps, tuple) else steps
     validation = None
     if settings.program.needs_validation:
         validation = world.validation(client, moment.round)
-    return Member(client, train, validation, memories, cap)
+    return Member(client, train, validation, memories, _cap(settings, client))
+
+
+def _cap(settings: Settings, client: int) -> int | None:
+    """At most so many local steps of a client in a round."""
+    steps = settings.steps
+    return steps[client % len(steps)] if isinstance(steps, tuple) else steps
 
 
 def _training_data(world: World, moment: Moment, job: Job) -> ClientData:

@@ -23,7 +23,7 @@ def applied(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, An
     result: dict[str, Any] = copy.deepcopy(dict(values))
     for text in overrides:
         key, value = _parsed(text)
-        _put(result, key.split("."), value, text)
+        put(result, key.split("."), value, text)
     return result
 
 
@@ -38,7 +38,8 @@ def _parsed(text: str) -> tuple[str, Any]:
         raise UserError(f"--set {text}: the value is no YAML") from None
 
 
-def _put(values: dict[str, Any], steps: list[str], value: Any, text: str) -> None:
+def put(values: dict[str, Any], steps: list[str], value: Any, text: str) -> None:
+    """Write ``value`` at a path of keys; ``text`` is what the user wrote, for the message."""
     here: Any = values
     for step, following in zip(steps, [*steps[1:], None], strict=True):
         if isinstance(here, list):

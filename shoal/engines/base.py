@@ -43,6 +43,7 @@ class Order:
     batch: int | None  # rows a step; None: all of a client's rows
     pad: int  # run-wide length of a ragged batch; 0: every client has equally many rows
     shuffle: bool = True
+    uniform: bool | None = None  # how uploads will be weighed; None: an engine need not add up
 
     @property
     def epochs(self) -> int:
@@ -65,7 +66,11 @@ class Order:
 
 
 class Results(NamedTuple):
-    """What some clients of an order did, stacked along the first axis, in the order's order."""
+    """What some clients of an order did, stacked along the first axis, in the order's order.
+
+    An engine that has the deltas in its cache may say their ``norms`` and, where the order says how
+    uploads are weighed, their weighted ``total``, taken in client order.
+    """
 
     clients: tuple[int, ...]
     counts: tuple[float, ...]
@@ -76,6 +81,8 @@ class Results(NamedTuple):
     steps: tuple[int, ...]
     samples: tuple[int, ...]
     epochs: tuple[int, ...]
+    norms: tuple[float, ...] | None = None
+    total: Tensor | None = None
 
 
 class Engine(Protocol):

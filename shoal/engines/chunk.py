@@ -1,95 +1,146 @@
-"""Some clients of an order, laid out as tensors with the client as the first axis."""
+"""Some clients of an order, laid out as tensors with the client as the first axis.
+
+A chunk may hold clients of several orders that step together (the same program at the same moment
+of several runs); then what an order gives to its clients is laid out by client too.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from shoal import tree
 from shoal.engines.base import Member, Order
-from shoal.engines.batches import batch_rows, epoch_order, steps_an_epoch, whole
+from shoal.engines.batches import batch_rows, epoch_order, step_noise, steps_an_epoch
+from shoal.engines.epoch import Drawn, Epoch, Piece
+from shoal.engines.whole import stacked_whole
 from shoal.local import Given, Local
 from shoal.tree import Tree
-from shoal.types import Batch, ClientData
-
-GATHER_BYTES = 2**20
 
 
-class Piece(NamedTuple):
-    """Clients ``begin..end`` of a chunk that take the same kind of batch at a step."""
+class Seat(NamedTuple):
+    """A member and the number of its order."""
 
-    begin: int
-    end: int
-    length: int  # rows of the batch, padding included
-    weighted: bool  # some rows may be padding
+    owner: int
+    member: Member
 
 
 @dataclass(frozen=True)
 class Chunk:
     """Members in the order in which they run: those with the most steps first."""
 
-    order: Order
-    members: tuple[Member, ...]
+    orders: tuple[Order, ...]
+    seats: tuple[Seat, ...]
+    places: tuple[int, ...]  # where each seat was before they were put in running order
     rows: Tensor  # [C, n] rows of the pool, padded with the first
     labels: Tensor  # [C, n, ...]
     weights: Tensor | None  # [C, n] of the rows inside the loss
     counts: tuple[int, ...]
+    even: bool  # whether all clients have equally many rows and no cap on their steps
+    whole: Chunk | None = field(default=None, repr=False)  # what this one was cut from
+    begin: int = 0  # where in it
+    drawn: Drawn = field(default_factory=Drawn, repr=False)
 
     @classmethod
-    def of(cls, order: Order, members: Sequence[Member]) -> Chunk:
+    def of(cls, orders: Sequence[Order], seats: Sequence[Seat]) -> Chunk:
         """Lay out members; they must share one pool."""
-        counts = tuple(len(m.train) for m in members)
-        if min(counts) == max(counts):
-            rows = torch.stack([m.train.rows for m in members])
-            labels = torch.stack([m.train.labels for m in members])
+        places = tuple(range(len(seats)))
+        counts = tuple(len(s.member.train) for s in seats)
+        capped = any(s.member.steps is not None for s in seats)
+        level = min(counts) == max(counts)
+        if capped or not level:
+            places = tuple(sorted(places, key=lambda i: _fewest_last(seats[i].member)))
+            seats, counts = [seats[i] for i in places], tuple(counts[i] for i in places)
+        data = [s.member.train for s in seats]
+        if level:
+            rows = torch.stack([d.rows for d in data])
+            labels = torch.stack([d.labels for d in data])
         else:
-            rows = torch.nn.utils.rnn.pad_sequence([m.train.rows for m in members], True)
-            labels = torch.nn.utils.rnn.pad_sequence([m.train.labels for m in members], True)
+            rows = pad_sequence([d.rows for d in data], True)
+            labels = pad_sequence([d.labels for d in data], True)
         weights = None
-        given = [m.train.weight for m in members]
-        like = next((w for w in given if w is not None), None)
+        like = next((d.weight for d in data if d.weight is not None), None)
         if like is not None:
-            own = [like.new_ones(n) if w is None else w for w, n in zip(given, counts, strict=True)]
-            weights = torch.nn.utils.rnn.pad_sequence(own, True)
-        return cls(order, tuple(members), rows, labels, weights, counts)
+            own = [like.new_ones(len(d)) if d.weight is None else d.weight for d in data]
+            weights = pad_sequence(own, True)
+        even = level and not capped
+        return cls(tuple(orders), tuple(seats), places, rows, labels, weights, counts, even)
+
+    def part(self, begin: int, end: int) -> Chunk:
+        """Clients ``begin..end`` as views; what an epoch draws is drawn once for all parts."""
+        if (begin, end) == (0, len(self.seats)):
+            return self
+        weights = None if self.weights is None else self.weights[begin:end]
+        places = tuple(p - begin for p in self.places[begin:end])
+        return Chunk(
+            self.orders,
+            self.seats[begin:end],
+            places,
+            self.rows[begin:end],
+            self.labels[begin:end],
+            weights,
+            self.counts[begin:end],
+            self.even,
+            self,
+            begin,
+        )
+
+    @property
+    def order(self) -> Order:
+        """What all orders of the chunk have in common can be read from the first."""
+        return self.orders[0]
 
     @property
     def pool_x(self) -> Tensor:
-        return self.members[0].train.pool.x
+        return self.seats[0].member.train.pool.x
 
     def given(self) -> Given:
         """Memories stacked over clients; what all clients share is not."""
         order, theta = self.order, self.order.model.theta
-        counts = torch.tensor([m.train.count for m in self.members], dtype=theta.dtype)
-        if not order.program.keeps_memory:
-            none = ((),) * len(order.program.method.parts)
-            return Given(theta, order.initial, order.model.stats, counts, none, order.sent)
-        memories = tree.stack([_memories(order, m) for m in self.members])
-        return Given(theta, order.initial, order.model.stats, counts, memories, order.sent)
+        counts = torch.tensor([s.member.train.count for s in self.seats], dtype=theta.dtype)
+        memories: tuple[Tree, ...] = ((),) * len(order.program.method.parts)
+        if order.program.keeps_memory:
+            found = [_memories(self.orders[s.owner], s.member) for s in self.seats]
+            memories = tree.stack(found)
+        if len(self.orders) == 1:
+            shared = (theta, order.initial, order.model.stats, order.sent)
+        else:
+            shared = tree.stack(
+                [(o.model.theta, o.initial, o.model.stats, o.sent) for o in self.orders]
+            )
+            owners = torch.tensor([s.owner for s in self.seats])
+            shared = tree.apply(lambda leaf: leaf.index_select(0, owners), shared)
+        received, initial, stats, sent = shared
+        return Given(received, initial, stats, counts, memories, sent)
 
     def local(self) -> Local:
         """All data of every client, padded, as far as the method asks to see it."""
-        program = self.order.program
-        train = _stacked([m.train for m in self.members]) if program.needs_train else None
+        program, members = self.order.program, [s.member for s in self.seats]
+        train = stacked_whole([m.train for m in members]) if program.needs_train else None
         validation = None
         if program.needs_validation:
-            validation = _stacked([m.validation or m.train for m in self.members])
+            validation = stacked_whole([m.validation or m.train for m in members])
         return Local(train, validation)
 
     def steps(self, done: Sequence[int]) -> list[int]:
         """How many steps each client takes in the next epoch."""
+        if self.even:
+            return [steps_an_epoch(self.order, self.counts[0])] * len(self.seats)
         out = []
-        for member, rows, before in zip(self.members, self.counts, done, strict=True):
-            left = steps_an_epoch(self.order, rows)
-            out.append(left if member.steps is None else max(0, min(left, member.steps - before)))
+        for seat, rows, before in zip(self.seats, self.counts, done, strict=True):
+            left, cap = steps_an_epoch(self.order, rows), seat.member.steps
+            out.append(left if cap is None else max(0, min(left, cap - before)))
         return out
 
     def regular(self, steps: Sequence[int]) -> int:
         """Leading steps in which every client takes a full batch of the same length."""
+        if self.even:
+            return min(steps[0], self.counts[0] // batch_rows(self.order, self.counts[0]))
         full = {batch_rows(self.order, rows) for rows in self.counts}
         if len(full) > 1:
             return 0
@@ -112,89 +163,67 @@ class Chunk:
         real = min(full, self.counts[i] - step * full)
         return (full, True) if self.order.pad else (real, False)
 
+    # ---- what is drawn ----
     def epoch(self, epoch: int) -> Epoch:
         """The rows and labels of this epoch in their drawn order."""
-        clients = [m.client for m in self.members]
-        positions = epoch_order(self.order, clients, list(self.counts), epoch)
-        labels = self.labels
-        index = positions
-        while index.dim() < labels.dim():
-            index = index.unsqueeze(-1)
-        labels = labels.gather(1, index.expand(*positions.shape, *labels.shape[2:]))
+        if self.whole is None:
+            rows, labels, weights = self.shuffled(epoch)
+        else:
+            span = slice(self.begin, self.begin + len(self.seats))
+            tensors = self.whole.drawn.of(epoch, self.whole.shuffled)
+            rows, labels, weights = tree.apply(lambda leaf: leaf[span], tensors)
+        return Epoch(self.order, self.pool_x, self.counts, rows, labels, weights)
+
+    def shuffled(self, epoch: int) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Rows, labels and weights of all clients in the order of one epoch."""
+        if not self.order.shuffle:
+            return self.rows, self.labels, self.weights
+        draw: Callable[[Order, list[int], list[int]], Tensor]
+        draw = lambda order, clients, where: _widened(  # noqa: E731
+            epoch_order(order, clients, [self.counts[i] for i in where], epoch), self.rows.shape[1]
+        )
+        positions = self._by_owner(draw)
+        index = positions.reshape(*positions.shape, *(1,) * (self.labels.dim() - 2))
+        labels = self.labels.gather(1, index.expand(*positions.shape, *self.labels.shape[2:]))
         weights = None if self.weights is None else self.weights.gather(1, positions)
-        return Epoch(self, self.rows.gather(1, positions), labels, weights)
+        return self.rows.gather(1, positions), labels, weights
+
+    def noise(self, epoch: int, step: int, begin: int, end: int) -> tuple[Tree, ...]:
+        """Every part's noise for clients ``begin..end``."""
+        if len(self.orders) == 1:
+            clients = [s.member.client for s in self.seats[begin:end]]
+            return step_noise(self.order, clients, epoch, step)
+        each = [
+            step_noise(self.orders[s.owner], [s.member.client], epoch, step)
+            for s in self.seats[begin:end]
+        ]
+        columns = zip(*map(tree.leaves, each), strict=True)
+        joined: tuple[Tree, ...] = tree.rebuild(each[0], [torch.cat(c) for c in columns])
+        return joined
+
+    def _by_owner(self, draw: Callable[[Order, list[int], list[int]], Tensor]) -> Tensor:
+        """``draw(order, clients, places)`` for every order, put together by client."""
+        found, order_of_rows = [], list[int]()
+        for number, order in enumerate(self.orders):
+            where = [i for i, s in enumerate(self.seats) if s.owner == number]
+            if where:
+                found.append(draw(order, [self.seats[i].member.client for i in where], where))
+                order_of_rows += where
+        if len(found) == 1:
+            return found[0]
+        back = torch.empty(len(order_of_rows), dtype=torch.long)
+        back[torch.tensor(order_of_rows)] = torch.arange(len(order_of_rows))
+        return torch.cat(found).index_select(0, back)
 
 
-@dataclass(frozen=True)
-class Epoch:
-    """A chunk's rows in the order of one epoch."""
+def _widened(positions: Tensor, width: int) -> Tensor:
+    """Clients of another order may have more rows."""
+    return torch.nn.functional.pad(positions, (0, width - positions.shape[1]))
 
-    chunk: Chunk
-    rows: Tensor
-    labels: Tensor
-    weights: Tensor | None
 
-    def blocks(self, steps: int) -> Iterator[list[Tensor]]:
-        """The tensors of the regular steps' batches, ``[C, B, ...]`` each.
-
-        Several steps are gathered at once, as many as stay in the cache, with the step as the
-        first axis, so that a step's batch is contiguous and costs no call of its own.
-        """
-        x, clients = self.chunk.pool_x, len(self.chunk.counts)
-        length = batch_rows(self.chunk.order, self.chunk.counts[0])
-        row_bytes = x[0].numel() * x.element_size() if len(x) else 1
-        many = max(1, GATHER_BYTES // (row_bytes * clients * length))
-        columns = [self.labels]
-        if self.weights is not None:
-            columns.append(self.weights)
-        elif self.chunk.order.pad:
-            columns.append(torch.ones(self.rows.shape, dtype=self.chunk.order.model.theta.dtype))
-        for first in range(0, steps, many):
-            count = min(many, steps - first)
-            span = slice(first * length, (first + count) * length)
-            shape = (clients, count, length)
-            rows = self.rows[:, span].reshape(shape).transpose(0, 1)
-            gathered = x.index_select(0, rows.reshape(-1))
-            stepwise = [gathered.view(count, clients, length, *x.shape[1:])]
-            for column in columns:
-                cut = column[:, span].reshape(*shape, *column.shape[2:])
-                stepwise.append(cut.transpose(0, 1).contiguous())
-            yield from map(list, zip(*(t.unbind(0) for t in stepwise), strict=True))
-
-    def batch(self, piece: Piece, step: int, begin: int, end: int) -> Batch:
-        """``[end - begin, length, ...]`` rows of this step for some clients of a piece."""
-        first = step * batch_rows(self.chunk.order, self.chunk.counts[piece.begin])
-        span = slice(first, first + piece.length)
-        rows, labels = self.rows[begin:end, span], self.labels[begin:end, span]
-        weight = None if self.weights is None else self.weights[begin:end, span]
-        if piece.weighted:
-            rows, labels, weight = self._padded(rows, labels, weight, piece, first, begin, end)
-        x = self.chunk.pool_x
-        found = x.index_select(0, rows.reshape(-1))
-        return Batch(found.view(end - begin, piece.length, *x.shape[1:]), labels, weight)
-
-    def _padded(
-        self,
-        rows: Tensor,
-        labels: Tensor,
-        weight: Tensor | None,
-        piece: Piece,
-        first: int,
-        begin: int,
-        end: int,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        missing = piece.length - rows.shape[1]
-        if missing > 0:
-            rows = torch.nn.functional.pad(rows, (0, missing))
-            grow = (0, 0) * (labels.dim() - 2) + (0, missing)
-            labels = torch.nn.functional.pad(labels, grow)
-        dtype = self.chunk.order.model.theta.dtype
-        position = torch.arange(first, first + piece.length)
-        counts = torch.tensor(self.chunk.counts[begin:end])
-        real = (position[None, :] < counts[:, None]).to(dtype)
-        if weight is not None:
-            real = real * torch.nn.functional.pad(weight, (0, max(0, missing)))
-        return rows, labels, real
+def _fewest_last(member: Member) -> tuple[int, int]:
+    cap = member.steps if member.steps is not None else 2**40
+    return (-cap, -len(member.train))
 
 
 def _memories(order: Order, member: Member) -> tuple[Tree, ...]:
@@ -203,15 +232,3 @@ def _memories(order: Order, member: Member) -> tuple[Tree, ...]:
     if kept is not None and all(own is not None for own in kept):
         return kept
     return order.given(member).memories
-
-
-def _stacked(data: Sequence[ClientData]) -> Batch:
-    """``[C, n, ...]`` with padding weighed 0, or no weights when all clients are equally long."""
-    parts = [whole(d) for d in data]
-    sizes = [p.x.shape[0] for p in parts]
-    pad = torch.nn.utils.rnn.pad_sequence
-    x, y = pad([p.x for p in parts], True), pad([p.y for p in parts], True)
-    if min(sizes) == max(sizes) and all(p.weight is None for p in parts):
-        return Batch(x, y)
-    ones = [p.x.new_ones(p.x.shape[0]) if p.weight is None else p.weight for p in parts]
-    return Batch(x, y, pad(ones, True))

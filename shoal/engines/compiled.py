@@ -15,7 +15,9 @@ from shoal.tree import Tree
 from shoal.types import Batch, Work
 from shoal.view import Clock
 
-_SHARED = Given(None, None, None, 0, 0, None)  # type: ignore[arg-type]  # vmap axes of a Given
+# Axes of a Given for vmap: clients of one order share what it sends; those of several do not.
+_SHARED = Given(None, None, None, 0, 0, None)  # type: ignore[arg-type]
+_EACH = Given(0, 0, 0, 0, 0, 0)  # type: ignore[arg-type]
 
 _LEAF = object()  # stands for a tensor in the structure of a result
 
@@ -29,6 +31,7 @@ class Compiled:
     def __init__(self, program: Program, stacked: bool) -> None:
         self.program = program
         self.stacked = stacked
+        self.plain_end = not (program.fillers("client_end") or program.fillers("upload"))
         self._steps: dict[Any, tuple[tuple[str, ...], dict[Any, Replay]]] = {}
         self._functions: dict[Any, tuple[tuple[str, ...], dict[Any, Any]]] = {}
 
@@ -45,7 +48,7 @@ class Compiled:
 
         def mapped(given: Given, rate: Tensor, local: Local) -> Tree:
             one: Callable[..., Tree] = lambda g, loc: program.start(g, rate, loc, clock)  # noqa: E731
-            return vmap(one, in_dims=(_SHARED, _local_axes(local)))(given, local)
+            return vmap(one, in_dims=(_given_axes(given), _local_axes(local)))(given, local)
 
         start, carry = self._run("start", mapped, (given, rate, local), clock)
         return start.clone(), tree.clone(carry)
@@ -57,7 +60,7 @@ class Compiled:
             one: Callable[..., Tree] = lambda g, s, c, loc: self.program.epoch_end(  # noqa: E731
                 g, s, c, rate, loc, clock
             )
-            dims = (_SHARED, 0 if start.dim() == 2 else None, 0, _local_axes(local))
+            dims = (_given_axes(given), 0 if start.dim() == 2 else None, 0, _local_axes(local))
             return vmap(one, in_dims=dims)(given, start, carry, local)
 
         moved, stop = self._run("epoch_end", mapped, (given, start, carry, rate, local), clock)
@@ -68,12 +71,12 @@ class Compiled:
         given: Given,
         start: Tensor,
         carry: Carry,
-        work: Work,
+        work: Work | None,
         rate: Tensor,
         local: Local,
         clock: Clock,
     ) -> Ended:
-        if not (self.program.fillers("client_end") or self.program.fillers("upload")):
+        if self.plain_end:
             none = ((),) * len(self.program.method.parts)
             return Ended(carry.x.sub_(given.received), carry.stats, none, given.memories)
 
@@ -83,7 +86,7 @@ class Compiled:
             one: Callable[..., Tree] = lambda g, s, c, w, loc: self.program.end(  # noqa: E731
                 g, s, c, w, rate, loc, clock
             )
-            dims = (_SHARED, 0 if start.dim() == 2 else None, 0, 0, _local_axes(local))
+            dims = (_given_axes(given), 0 if start.dim() == 2 else None, 0, 0, _local_axes(local))
             return vmap(one, in_dims=dims)(given, start, carry, work, local)
 
         ended: Ended = self._run("end", mapped, (given, start, carry, work, rate, local), clock)
@@ -134,7 +137,7 @@ class Compiled:
         if not self.stacked:
             flat, moving = [t[0] for t in flat], [t[0] for t in moving]
             fixed = [rate, *tree.leaves((_first_client(given), _first_row(start)))]
-        shape = tuple((t.shape, t.stride(), t.dtype) for t in (*flat, *moving))
+        shape = tuple((t.shape, _strides(t), t.dtype) for t in (*flat, *moving))
         names, known = self._steps.get(shape, ((), {}))
         key = clock.key(names)
         if key not in known:
@@ -170,11 +173,17 @@ class Compiled:
             b, n = tree.rebuild((batch, noise), moved)
             if not self.stacked:
                 return tree.leaves(one(g, s, c, b, n, held[0]))
-            dims = (_SHARED, 0 if s.dim() == 2 else None, 0, _axes(b), 0, None)
+            dims = (_given_axes(g), 0 if s.dim() == 2 else None, 0, _axes(b), 0, None)
             return tree.leaves(vmap(one, in_dims=dims)(g, s, c, b, n, held[0]))
 
         rate_index = None if program.fillers("rate") else 0
         return compile_step(step, flat, fixed, moving, rate=rate_index)
+
+
+def _strides(tensor: Tensor) -> tuple[int, ...]:
+    """Strides that mean something: that of an axis of length 1 is whatever it was cut from."""
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    return tuple([stride if size > 1 else 0 for size, stride in pairs])
 
 
 def _axes(batch: Batch | None) -> Batch | None:
@@ -183,6 +192,10 @@ def _axes(batch: Batch | None) -> Batch | None:
         return None
     axes: Batch = tree.apply(lambda leaf: 0, batch)
     return axes
+
+
+def _given_axes(given: Given) -> Given:
+    return _EACH if given.received.dim() == 2 else _SHARED
 
 
 def _local_axes(local: Local) -> Any:
@@ -203,4 +216,7 @@ def rows_of(value: Tree, begin: int, end: int) -> Tree:
 
 
 def given_rows(given: Given, begin: int, end: int) -> Given:
+    if given.received.dim() == 2:
+        every: Given = rows_of(given, begin, end)
+        return every
     return given._replace(n=given.n[begin:end], memories=rows_of(given.memories, begin, end))

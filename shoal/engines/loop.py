@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -14,6 +15,8 @@ from shoal.local import Carry, Local, Program
 from shoal.tree import Tree
 from shoal.types import Work
 from shoal.view import View
+
+Descend = Callable[[Tensor, float, int], Tensor]  # a vector, a rate, the number of the epoch
 
 
 class Loop:
@@ -91,10 +94,13 @@ def work_done(
     return Work(_scalar(steps, like), _scalar(samples, like), _scalar(epochs, like), total)
 
 
-def question_view(order: Order, member: Member, question: Callable[..., Tree]) -> View:
-    """A view for a question: the part's own states, all data, and plain SGD to try things with."""
-    from dataclasses import replace
+def question_view(
+    order: Order, member: Member, question: Callable[..., Tree], descend: Descend | None = None
+) -> View:
+    """A view for a question: the part's own states, all data, and plain SGD to try things with.
 
+    An engine may bring a faster ``descend`` of its own.
+    """
     program, given = order.program, order.given(member)
     part = getattr(question, "__self__", None)
     index = program.method.index(part) if part is not None else 0
@@ -103,12 +109,12 @@ def question_view(order: Order, member: Member, question: Callable[..., Tree]) -
     theta, stats = given.received, given.stats
     view = program._view(given, theta, theta, stats, rate, order.clock(0), local)
 
-    def descend(x: Tensor, rate_value: float, epoch: int) -> Tensor:
+    def plain(x: Tensor, rate_value: float, epoch: int) -> Tensor:
         for batch in epoch_batches(order, member.client, member.train, epoch):
             x = x - rate_value * program._plain_gradient(batch, stats)(x)
         return x
 
-    return replace(program._own(view, given, None, index), descend_with=descend)
+    return replace(program._own(view, given, None, index), descend_with=descend or plain)
 
 
 def _scalar(value: float, like: Tensor) -> Tensor:

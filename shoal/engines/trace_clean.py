@@ -119,6 +119,8 @@ def _constant_value(node: fx.Node, known: dict[fx.Node, Tensor]) -> Tensor | Non
     if name in _FILLS:
         return torch.full(shape(node), _FILLS[name], dtype=dtype(node))
     inputs = node.all_input_nodes
+    if name == "_to_copy" and isinstance(node.args[0], int | float):
+        return torch.tensor(node.args[0], dtype=dtype(node))  # a number that became a tensor
     if name == "full_like" and is_number(node.args[1]):
         return torch.full(shape(node), node.args[1], dtype=dtype(node))  # type: ignore[arg-type]
     if (name in _MAKERS and not inputs) or (inputs and all(i in known for i in inputs)):

@@ -20,7 +20,8 @@ from torch._ops import OpOverload
 
 from shoal.engines.inplace import OVER_FIRST, Plan
 from shoal.engines.trace_blocks import accumulate, assemble
-from shoal.engines.trace_nodes import aten, dtype, op_name, shape
+from shoal.engines.trace_lines import block_line, with_deletions
+from shoal.engines.trace_nodes import aten, dtype, is_view, op_name, shape
 
 Run = Callable[[list[Tensor], float], None]
 Bind = Callable[[list[Tensor], list[Tensor]], Run]
@@ -41,6 +42,7 @@ class Writer:
     names: dict[fx.Node, str] = field(default_factory=dict)
     globals: dict[str, Any] = field(default_factory=lambda: {"torch": torch})
     spots: dict[tuple[Any, ...], str] = field(default_factory=dict)
+    rooms: set[str] = field(default_factory=set)  # buffers that a binding keeps, by name
 
     def text(self, arg: Any) -> str:
         """An argument as source."""
@@ -101,7 +103,8 @@ class Writer:
 
     def _loose(self, node: fx.Node) -> bool:
         """Whether strides at run time may differ from the trace's (convolutions, batches)."""
-        return self.plan.owner(node) not in self.plan.carry
+        kept = any(self.names.get(i) in self.rooms for i in node.all_input_nodes)
+        return not kept and self.plan.owner(node) not in self.plan.carry
 
     def emit(self, node: fx.Node) -> None:
         """Write the statements of one node."""
@@ -113,10 +116,19 @@ class Writer:
             self._emit_out(node, self.names[self.plan.into[node]])
         else:
             name = self.names[node] = node.name
-            if node in self.plan.hoisted:
+            if node in self.plan.hoisted or self._looks_at_room(node):
                 self.head.append(f"{name} = {self.call(node)}")
             else:
                 self.add(node, f"{name} = {self.call(node)}", name)
+
+    def _looks_at_room(self, node: fx.Node) -> bool:
+        """A view of a kept buffer is the same view at every step, whatever is in the buffer."""
+        if not (self.bindings and is_view(node) and len(node.all_input_nodes) == 1):
+            return False
+        source = self.names[node.all_input_nodes[0]]
+        if source in self.rooms:
+            self.rooms.add(self.names[node])
+        return source in self.rooms
 
     def add(self, node: fx.Node | None, line: str, makes: str = "", *reads: str) -> None:
         used = [self.names[i] for i in node.all_input_nodes] if node is not None else []
@@ -154,6 +166,7 @@ class Writer:
             steady = self.plan.owner(node).op == "placeholder"
         else:
             home, steady = f"{node.name}_room", True
+            self.rooms.add(home)
             kind = self.text(dtype(node))
             self.head.append(f"{home} = torch.empty({self.text(shape(node))}, dtype={kind})")
             if adding:
@@ -162,7 +175,7 @@ class Writer:
         scale = self.text(node.args[1]) if adding else "1"
         for block in blocks:
             spot = self._spot(home, block, steady)
-            line = _block_line(spot, [self.names[o] for o in block.operands], block, scale, adding)
+            line = block_line(spot, [self.names[o] for o in block.operands], block, scale, adding)
             if line:
                 self.add(node, line, "", home, spot)
 
@@ -180,18 +193,6 @@ class Writer:
         else:
             self.add(None, line, name, home)
         return name
-
-
-def _block_line(spot: str, operands: list[str], block: Any, scale: str, adding: bool) -> str:
-    alpha = "" if scale == "1" else f", alpha={scale}"
-    batched = block.product and len(block.operands[0].meta["val"].shape) == 3
-    if block.product and adding:
-        name = "baddbmm_" if batched else "addmm_"
-        return f"{spot}.{name}({', '.join(operands)}{alpha})"
-    if block.product:
-        name = "bmm" if batched else "mm"
-        return f"torch.{name}({', '.join(operands)}, out={spot})"
-    return f"{spot}.add_({operands[0]}{alpha})" if adding else f"{spot}.copy_({operands[0]})"
 
 
 def write(
@@ -221,27 +222,10 @@ def _source(writer: Writer, counts: dict[str, int]) -> str:
         return [f"[{', '.join(names)}] = {source}"]
 
     head = unpack("c", "carry") + unpack("f", "fixed") + writer.head
-    body = unpack("b", "batch") + _with_deletions(writer.body)
+    body = unpack("b", "batch") + with_deletions(writer.body)
     lines = ["def bind(carry, fixed):"] + [f"    {line}" for line in head]
     lines += ["    def run(batch, rate):"] + [f"        {line}" for line in body]
     return "\n".join([*lines, "    return run", ""])
-
-
-def _with_deletions(body: list[tuple[str, str, list[str]]]) -> list[str]:
-    """Drop every temporary after its last use, so that its memory is reused while in the cache."""
-    local = {makes for _, makes, _ in body if makes}
-    last: dict[str, int] = {}
-    for k, (_, makes, reads) in enumerate(body):
-        for name in (makes, *reads):
-            if name in local:
-                last[name] = k
-    lines: list[str] = []
-    for k, (line, _, _) in enumerate(body):
-        lines.append(line)
-        gone = [name for name, end in last.items() if end == k]
-        if gone and k < len(body) - 1:
-            lines.append(f"del {', '.join(gone)}")
-    return lines
 
 
 __all__ = ["Bind", "Run", "write"]

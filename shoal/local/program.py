@@ -1,64 +1,28 @@
-"""One client's round as pure functions: ``start``, ``step``, ``epoch_end``, ``end``.
-
-Written for one client on vectors ``[P]``; an engine runs them one by one, or maps them over a
-cohort. Nothing here knows which.
-"""
+"""One client's round as pure functions: ``start``, ``step``, ``epoch_end``, ``end``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import grad
 
+from shoal.local.gradient import full_gradient, method_gradient, plain_gradient
+from shoal.local.states import Carry, Ended, Given, Local
 from shoal.method import Method
 from shoal.part import Part
-from shoal.task import Task, mean_loss
+from shoal.task import Task
 from shoal.tree import Tree
-from shoal.types import Batch, Model, Terms, Work
+from shoal.types import Batch, Model, Work
 from shoal.view import Clock, GradFn, View
 
-
-class Given(NamedTuple):
-    """What a client holds fixed over a round. One entry a part in the tuples."""
-
-    received: Tensor
-    initial: Tensor
-    stats: Tensor
-    n: Tensor
-    memories: tuple[Tree, ...]
-    sent: tuple[Tree, ...]
-
-
-class Carry(NamedTuple):
-    """What a local step changes."""
-
-    x: Tensor
-    stats: Tensor
-    scratches: tuple[Tree, ...]
-    optimizer: Tree
-    rate_sum: Tensor
-
-
-class Local(NamedTuple):
-    """All of a client's data, where a part asks to see it outside the step."""
-
-    train: Batch | None = None
-    validation: Batch | None = None
-    rows: Tensor | None = None  # of the pool, behind ``train``; the loop engine tells
-
-
-class Ended(NamedTuple):
-    """What a client sends and what it keeps."""
-
-    delta: Tensor
-    stats: Tensor
-    payloads: tuple[Tree, ...]
-    memories: tuple[Tree, ...]
+# What a client's round looks up at every call; the rest of a method's slots are the server's.
+SLOTS = (
+    "client_start", "batch", "terms", "grad", "rate", "after_step", "after_epoch", "stop",
+    "client_end", "upload", "member_end",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -74,19 +38,9 @@ class Program:
         for part in self.method.fillers("transform_task"):
             if part.own_task:  # leaves a task alone that it has made already
                 object.__setattr__(self, "task", part.transform_task(self.task))
-        slots: tuple[str, ...] = (
-            "client_start",
-            "batch",
-            "terms",
-            "grad",
-            "rate",
-            "after_step",
-            "after_epoch",
-        )
-        slots += ("stop", "client_end", "upload", "member_end")
         filled = {
             slot: tuple((i, p) for i, p in enumerate(self.method.parts) if p.fills(slot))
-            for slot in slots
+            for slot in SLOTS
         }
         object.__setattr__(self, "_filled", filled)
 
@@ -113,11 +67,11 @@ class Program:
     def noisy(self) -> bool:
         return any(p.fills("noise_shapes") for p in self.method.parts)
 
-    @property
+    @cached_property
     def needs_train(self) -> bool:
         return any(p.train_data for p in self.method.parts)
 
-    @property
+    @cached_property
     def needs_validation(self) -> bool:
         return any(p.validation_data for p in self.method.parts)
 
@@ -157,7 +111,8 @@ class Program:
         view = replace(view, batch=batch, plain_grad=self._plain_gradient(batch, carry.stats))
         view = replace(view, rate=self._rate(view, own, rate))
         seen: list[Tensor] = []
-        gradient = self._gradient(view, own, seen)
+        terms, wrappers = self.fillers("terms"), self.fillers("grad")
+        gradient = method_gradient(view, own, terms, wrappers, seen)
         optimizer = self.local_optimizer
         x, state = optimizer.step(view, gradient, carry.optimizer)
         view = replace(
@@ -279,61 +234,8 @@ class Program:
         return rate
 
     def _plain_gradient(self, batch: Batch, stats: Tensor) -> GradFn:
-        def value(theta: Tensor) -> Tensor:
-            return mean_loss(self.task, self.task.forward(theta, batch, stats, True), batch)
-
-        return grad(value)
+        return plain_gradient(self.task, batch, stats)
 
     def _full_gradient(self, train: Batch, stats: Tensor) -> GradFn:
         decay = float(getattr(self.local_optimizer, "weight_decay", 0.0))
-        plain = self._plain_gradient(train, stats)
-        return lambda theta: plain(theta) + decay * theta if decay else plain(theta)
-
-    def _gradient(self, view: View, own: Callable[[View, int], View], seen: list[Tensor]) -> GradFn:
-        """The method's gradient: base loss and terms, wrapped by the parts, leftmost innermost."""
-        batch = view.batch
-        assert batch is not None
-
-        def value(theta: Tensor) -> tuple[Tensor, tuple[Tensor, list[Tensor]]]:
-            outputs = self.task.forward(theta, batch, view.stats, True)
-            loss = mean_loss(self.task, outputs, batch)
-            found = [
-                part.terms(own(replace(view, x=theta), i), outputs)
-                for i, part in self.fillers("terms")
-            ]
-            return _combined(loss, found), (outputs.stats, _pulls(found))
-
-        def base(theta: Tensor) -> Tensor:
-            g, (stats, pulls) = grad(value, has_aux=True)(theta)
-            seen.append(stats)
-            for pull in pulls:
-                g = g + pull
-            return g
-
-        gradient: GradFn = base
-        for i, part in self.fillers("grad"):
-            gradient = _wrapped(part, i, gradient, view, own)
-        return gradient
-
-
-def _combined(loss: Tensor, found: list[Terms]) -> Tensor:
-    for term in found:
-        if not (isinstance(term.weight, float) and term.weight == 1.0):
-            loss = loss * term.weight
-    for term in found:
-        if term.extra is not None:
-            loss = loss + term.extra
-    return loss
-
-
-def _pulls(found: list[Terms]) -> list[Tensor]:
-    return [term.pull for term in found if term.pull is not None]
-
-
-def _wrapped(
-    part: Part, index: int, inner: GradFn, view: View, own: Callable[[View, int], View]
-) -> GradFn:
-    def gradient(theta: Tensor) -> Tensor:
-        return part.grad(own(replace(view, x=theta), index), inner)
-
-    return gradient
+        return full_gradient(self.task, train, stats, decay)

@@ -1,0 +1,162 @@
+"""The clients of a chunk that still train, and what those who are done send and keep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import copy
+from operator import add, mul
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from shoal import tree
+from shoal.engines.base import Results
+from shoal.engines.batches import batch_rows
+from shoal.engines.chunk import Chunk
+from shoal.engines.compiled import Compiled
+from shoal.local import Given, Local
+from shoal.tree import Tree
+from shoal.types import Work
+
+
+class Done(NamedTuple):
+    """Results of some clients, and where each was in the chunk."""
+
+    places: list[int]
+    results: Results
+
+
+class Active:
+    """Clients of a chunk that have not stopped, and what they did so far."""
+
+    def __init__(self, compiled: Compiled, chunk: Chunk, rate: Tensor) -> None:
+        self.chunk, self.largest = chunk, len(chunk.seats)
+        self.where = list(range(self.largest))  # in the chunk as it began
+        self.given: Given = chunk.given()
+        self.local: Local = chunk.local()
+        clock = chunk.order.clock(0)
+        self.start, self.carry = compiled.start(self.given, rate, self.local, clock)
+        self.steps, self.samples = [0] * self.largest, [0] * self.largest
+        self.rate_total = [0.0] * self.largest
+
+    def count(self, steps: list[int], rate: float) -> None:
+        """Write down an epoch's steps at a rate."""
+        chunk = self.chunk
+        rows = [
+            batch_rows(chunk.order, n) for n in (chunk.counts[:1] if chunk.even else chunk.counts)
+        ]
+        sizes = rows * len(steps) if chunk.even else rows
+        seen = map(min, chunk.counts, map(mul, steps, sizes))
+        self.samples = list(map(add, self.samples, seen))
+        self.steps = list(map(add, self.steps, steps))
+        self.rate_total = [
+            total + taken * rate for total, taken in zip(self.rate_total, steps, strict=True)
+        ]
+
+    def select(self, keep: list[int]) -> None:
+        """Go on with these clients only."""
+        index = torch.tensor(keep)
+        pick: Callable[[Tree], Tree] = lambda t: tree.apply(lambda x: x.index_select(0, index), t)  # noqa: E731
+        chunk = self.chunk
+        # running order is kept, since those with more steps stay in front
+        self.chunk = Chunk.of(chunk.orders, [chunk.seats[i] for i in keep])
+        if self.given.received.dim() == 2:
+            self.given = pick(self.given)
+        else:
+            memories = pick(self.given.memories)
+            self.given = self.given._replace(n=pick(self.given.n), memories=memories)
+        self.local = Local(*(None if b is None else pick(b) for b in self.local))
+        self.start = pick(self.start) if self.start.dim() == 2 else self.start
+        self.carry = pick(self.carry)
+        self.where = [self.where[i] for i in keep]
+        self.steps = [self.steps[i] for i in keep]
+        self.samples = [self.samples[i] for i in keep]
+        self.rate_total = [self.rate_total[i] for i in keep]
+
+
+def finish(compiled: Compiled, active: Active, over: list[int], epoch: int, rate: Tensor) -> Done:
+    """What the clients that are done send and keep."""
+    done = active
+    if len(over) < len(active.where):
+        done = copy(active)
+        done.select(over)
+    clock = active.chunk.order.clock(epoch)
+    work = _work(compiled, done, epoch)
+    ended = compiled.end(done.given, done.start, done.carry, work, rate, done.local, clock)
+    members = [s.member for s in done.chunk.seats]
+    norms = torch.linalg.vector_norm(ended.delta, dim=1).tolist()
+    results = Results(
+        tuple([m.client for m in members]),
+        tuple([m.train.count for m in members]),
+        ended.delta,
+        ended.stats,
+        ended.payloads,
+        ended.memories,
+        tuple(done.steps),
+        tuple(done.samples),
+        (epoch + 1,) * len(members),
+        tuple(norms),
+    )
+    return Done(done.where, results)
+
+
+def _work(compiled: Compiled, done: Active, epoch: int) -> Work | None:
+    """The measured work, where something asks for it."""
+    if compiled.plain_end:
+        return None
+    kind = done.carry.x.dtype
+    number: Callable[[Sequence[float]], Tensor] = lambda v: torch.tensor(v, dtype=kind)  # noqa: E731
+    rated = bool(compiled.program.fillers("rate"))
+    total = done.carry.rate_sum if rated else number(done.rate_total)
+    epochs = number([epoch + 1] * len(done.steps))
+    return Work(number(done.steps), number(done.samples), epochs, total)
+
+
+def by_order(chunk: Chunk, finished: list[Done]) -> list[Results]:
+    """One result an order of the chunk, its clients as they came, sums taken where wanted."""
+    if len(finished) == 1 and chunk.even and len(chunk.orders) == 1:
+        return [_totalled(finished[0].results, chunk.order.uniform)]  # they ran as they came
+    asked = [0] * len(chunk.seats)  # where the client that came i-th was when it ran
+    for ran, came in enumerate(chunk.places):
+        asked[came] = ran
+    found = {ran: k for k, ran in enumerate(w for d in finished for w in d.places)}
+    rows: list[list[int]] = [[] for _ in chunk.orders]
+    for ran in asked:
+        rows[chunk.seats[ran].owner].append(found[ran])
+    pieces = [d.results for d in finished]
+    return [
+        _totalled(_in_order(pieces, mine), order.uniform)
+        for mine, order in zip(rows, chunk.orders, strict=True)
+    ]
+
+
+def _totalled(results: Results, uniform: bool | None) -> Results:
+    """With the weighted sum of the deltas, while they are in the cache."""
+    if uniform is None or len(results.clients) == 1:
+        return results
+    delta = results.delta
+    if uniform:
+        return results._replace(total=delta.sum(0))
+    weights = torch.tensor(results.counts, dtype=delta.dtype, device=delta.device)
+    return results._replace(total=torch.mv(delta.t(), weights))
+
+
+def _in_order(finished: list[Results], rows: list[int]) -> Results:
+    """One result with the clients in the given order."""
+    size = sum(len(f.clients) for f in finished)
+    if len(finished) == 1 and rows == list(range(size)):
+        return finished[0]
+    index = torch.tensor(rows)
+    columns: list[Any] = []
+    for column in zip(*finished, strict=True):
+        if column[0] is None or (isinstance(column[0], tuple) and not tree.leaves(column[0])):
+            columns.append(column[0])
+        elif isinstance(column[0], tuple) and not isinstance(tree.leaves(column[0])[0], Tensor):
+            flat = [value for group in column for value in group]
+            columns.append(tuple(flat[r] for r in rows))
+        else:
+            pairs = zip(*(tree.leaves(c) for c in column), strict=True)
+            joined = [torch.cat(leaves).index_select(0, index) for leaves in pairs]
+            columns.append(tree.rebuild(column[0], joined))
+    return Results(*columns)

@@ -1,0 +1,123 @@
+"""A chunk's rows in the order of one epoch, and the batches cut from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from shoal.engines.base import Order
+from shoal.engines.batches import batch_rows
+from shoal.types import Batch
+
+GATHER_BYTES = 2**20
+
+
+class Piece(NamedTuple):
+    """Clients ``begin..end`` of a chunk that take the same kind of batch at a step."""
+
+    begin: int
+    end: int
+    length: int  # rows of the batch, padding included
+    weighted: bool  # some rows may be padding
+
+
+@dataclass
+class Drawn:
+    """What was drawn for each epoch, once for all chunks that are parts of one layout."""
+
+    epochs: dict[int, tuple[Tensor, Tensor, Tensor | None]] = field(default_factory=dict)
+    lock: Lock = field(default_factory=Lock)
+
+    def of(
+        self, epoch: int, draw: Callable[[int], tuple[Tensor, Tensor, Tensor | None]]
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Rows, labels and weights in the order of the epoch."""
+        with self.lock:  # whichever thread comes first draws for everybody
+            if epoch not in self.epochs:
+                self.epochs[epoch] = draw(epoch)
+            return self.epochs[epoch]
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """Rows of some clients in the order of one epoch."""
+
+    order: Order
+    pool_x: Tensor
+    counts: tuple[int, ...]
+    rows: Tensor
+    labels: Tensor
+    weights: Tensor | None
+
+    def blocks(self, steps: int) -> Iterator[list[Tensor]]:
+        """The tensors of the regular steps' batches, ``[C, B, ...]`` each.
+
+        Several steps are gathered at once, as many as stay in the cache, with the step as the
+        first axis, so that a step's batch is contiguous and costs no call of its own.
+        """
+        if not steps:
+            return
+        x, clients = self.pool_x, len(self.counts)
+        length = batch_rows(self.order, self.counts[0])
+        row_bytes = x[0].numel() * x.element_size() if len(x) else 1
+        many = max(1, GATHER_BYTES // (row_bytes * clients * length))
+        columns = [self.labels]
+        if self.weights is not None:
+            columns.append(self.weights)
+        elif self.order.pad:
+            columns.append(torch.ones(self.rows.shape, dtype=self.order.model.theta.dtype))
+        for first in range(0, steps, many):
+            count = min(many, steps - first)
+            span = slice(first * length, (first + count) * length)
+            shape = (clients, count, length)
+            rows = self.rows[:, span].reshape(shape).transpose(0, 1)
+            gathered = x.index_select(0, rows.reshape(-1))
+            stepwise = [gathered.view(count, clients, length, *x.shape[1:])]
+            for column in columns:
+                cut = column[:, span].reshape(*shape, *column.shape[2:])
+                stepwise.append(cut.transpose(0, 1).contiguous())
+            yield from map(list, zip(*(t.unbind(0) for t in stepwise), strict=True))
+
+    def batch(self, piece: Piece, step: int, begin: int, end: int) -> Batch:
+        """``[end - begin, length, ...]`` rows of this step for some clients of a piece."""
+        first = step * batch_rows(self.order, self.counts[piece.begin])
+        span = slice(first, first + piece.length)
+        rows, labels = self.rows[begin:end, span], self.labels[begin:end, span]
+        weight = None if self.weights is None else self.weights[begin:end, span]
+        if piece.weighted:
+            rows, labels, weight = self._padded(rows, labels, weight, piece, first, begin, end)
+        x = self.pool_x
+        found = x.index_select(0, rows.reshape(-1))
+        # dense: as a view they would have the strides of the chunk's largest client, and a step is
+        # traced anew for other strides
+        weight = None if weight is None else weight.contiguous()
+        found = found.view(end - begin, piece.length, *x.shape[1:])
+        return Batch(found, labels.contiguous(), weight)
+
+    def _padded(
+        self,
+        rows: Tensor,
+        labels: Tensor,
+        weight: Tensor | None,
+        piece: Piece,
+        first: int,
+        begin: int,
+        end: int,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        missing = piece.length - rows.shape[1]
+        if missing > 0:
+            rows = torch.nn.functional.pad(rows, (0, missing))
+            grow = (0, 0) * (labels.dim() - 2) + (0, missing)
+            labels = torch.nn.functional.pad(labels, grow)
+        dtype = self.order.model.theta.dtype
+        position = torch.arange(first, first + piece.length)
+        counts = torch.tensor(self.counts[begin:end])
+        real = (position[None, :] < counts[:, None]).to(dtype)
+        if weight is not None:
+            real = real * torch.nn.functional.pad(weight, (0, max(0, missing)))
+        return rows, labels, real

@@ -1,0 +1,46 @@
+"""Members with pools of their own, made ready to be stacked: a stack gathers from one pool."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import islice
+
+import torch
+
+from shoal.engines.base import Member, Order
+from shoal.types import ClientData, Pool
+
+
+def in_one_pool(orders: Sequence[Order]) -> list[Order]:
+    """The same orders with all training rows in one pool, and all validation rows in one.
+
+    Nothing is copied where that is so already, as in most worlds.
+    """
+    members = [m for order in orders for m in order.members]
+    train = _pooled([m.train for m in members])
+    held = [m.validation for m in members if m.validation is not None]
+    validation = _pooled(held)
+    if train is None and validation is None:
+        return list(orders)
+    trains = iter(train or [m.train for m in members])
+    helds = iter(validation or held)
+    moved = (
+        replace(m, train=next(trains), validation=None if m.validation is None else next(helds))
+        for m in members
+    )
+    return [replace(o, members=tuple[Member, ...](islice(moved, len(o.members)))) for o in orders]
+
+
+def _pooled(data: Sequence[ClientData]) -> list[ClientData] | None:
+    """Rows copied into one pool; None if they are in one."""
+    if len({id(d.pool.x) for d in data}) < 2:
+        return None
+    x = torch.cat([d.pool.x.index_select(0, d.rows) for d in data])
+    pool = Pool(x, torch.cat([d.labels for d in data]))
+    out, begin = [], 0
+    for d in data:
+        rows = torch.arange(begin, begin + len(d), device=d.rows.device)
+        out.append(replace(d, pool=pool, rows=rows))
+        begin += len(d)
+    return out

@@ -1,0 +1,1 @@
+"""What engines with workers of their own share: cutting an order up, describing a share, order."""

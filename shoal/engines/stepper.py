@@ -1,0 +1,127 @@
+"""The round of a chunk of clients: epochs of replayed steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from shoal import tree
+from shoal.engines.active import Active, Done, by_order, finish
+from shoal.engines.base import Results, spans
+from shoal.engines.chunk import Chunk
+from shoal.engines.compiled import Compiled, given_rows, rows_of
+from shoal.engines.epoch import Piece
+from shoal.tree import Tree
+from shoal.types import Batch
+
+
+def run_chunk(compiled: Compiled, chunk: Chunk) -> list[Results]:
+    """The round of some clients: one result for every order of the chunk."""
+    with torch.inference_mode():
+        return by_order(chunk, _train(compiled, chunk))
+
+
+def _train(compiled: Compiled, chunk: Chunk) -> list[Done]:
+    order, program = chunk.order, compiled.program
+    like = order.model.theta
+    rates = [torch.tensor(r, dtype=like.dtype, device=like.device) for r in order.rates]
+    active, finished = Active(compiled, chunk, rates[0]), []
+    watches = bool(program.fillers("after_epoch") or program.fillers("stop"))
+    for epoch, rate in enumerate(rates):
+        _epoch(compiled, active, epoch, rate)
+        stop = [False] * len(active.where)
+        if watches:
+            clock = order.clock(epoch)
+            active.carry, flags = compiled.epoch_end(
+                active.given, active.start, active.carry, rate, active.local, clock
+            )
+            stop = flags.tolist()
+        over = list(range(len(stop)))
+        if epoch + 1 < len(rates):
+            over = [i for i in over if stop[i] or _capped(active, i)]
+        if over:
+            finished.append(finish(compiled, active, over, epoch, rate))
+            stay = [i for i in range(len(stop)) if i not in set(over)]
+            if not stay:
+                break
+            active.select(stay)
+    return finished
+
+
+def _capped(active: Active, i: int) -> bool:
+    cap = active.chunk.seats[i].member.steps
+    return cap is not None and active.steps[i] >= cap
+
+
+def _epoch(compiled: Compiled, active: Active, epoch: int, rate: Tensor) -> None:
+    """All steps of one epoch for the clients still active."""
+    chunk, order = active.chunk, active.chunk.order
+    stepper = _Stepper(compiled, active, epoch, rate)
+    steps = chunk.steps(active.steps)
+    sizes = _sizes(active.largest) if compiled.stacked else [1]
+    regular = chunk.regular(steps) if compiled.stacked or len(chunk.seats) == 1 else 0
+    stepper.regular_steps(regular)
+    for step in range(regular, max(steps)):
+        for piece in chunk.pieces(step, steps):
+            for begin, end in spans(piece.end - piece.begin, sizes):
+                stepper.step(step, piece, piece.begin + begin, piece.begin + end)
+    active.count(steps, order.rates[epoch])
+
+
+def _sizes(clients: int) -> list[int]:
+    """Few shapes, so that little is traced: the whole chunk, or powers of four."""
+    return sorted({clients, *(4**k for k in range(clients.bit_length()) if 4**k < clients)})
+
+
+class _Stepper:
+    """Replays of one epoch, bound to the active clients' tensors as they are first needed."""
+
+    def __init__(self, compiled: Compiled, active: Active, epoch: int, rate: Tensor) -> None:
+        self.compiled, self.active, self.epoch, self.rate = compiled, active, epoch, rate
+        self.value = active.chunk.order.rates[epoch]
+        self.shuffled = active.chunk.epoch(epoch)
+        self.bound: dict[tuple[int, int, int], Callable[..., object]] = {}
+
+    def regular_steps(self, steps: int) -> None:
+        """Steps that all clients take with full batches: no look-ups inside the loop."""
+        clients, run, value = len(self.active.where), None, self.value
+        stacked, noisy = self.compiled.stacked, self.compiled.program.noisy
+        for step, moving in enumerate(self.shuffled.blocks(steps)):
+            noise = self._noise(step, 0, clients) if noisy else ()
+            if run is None:
+                run = self._bind(0, clients, Batch(*moving), noise)
+            if noisy:
+                moving += tree.leaves(noise)
+            run(moving if stacked else [t[0] for t in moving], value)
+
+    def _noise(self, step: int, begin: int, end: int) -> tuple[Tree, ...]:
+        return self.active.chunk.noise(self.epoch, step, begin, end)
+
+    def step(self, step: int, piece: Piece, begin: int, end: int) -> None:
+        """One step of clients ``begin..end``."""
+        batch = self.shuffled.batch(piece, step, begin, end)
+        noisy = self.compiled.program.noisy
+        noise: tuple[Tree, ...] = self._noise(step, begin, end) if noisy else ()
+        key = (begin, end, piece.length)
+        if key not in self.bound:
+            self.bound[key] = self._bind(begin, end, batch, noise)
+        moving = tree.leaves((batch, noise))
+        if not self.compiled.stacked:
+            moving = [t[0] for t in moving]
+        self.bound[key](moving, self.value)
+
+    def _bind(
+        self, begin: int, end: int, batch: Batch, noise: tuple[Tree, ...]
+    ) -> Callable[..., object]:
+        active = self.active
+        given, start, carry = active.given, active.start, active.carry
+        if end - begin < len(active.where):
+            given, carry = given_rows(given, begin, end), rows_of(carry, begin, end)
+            start = start[begin:end] if start.dim() == 2 else start
+        clock = active.chunk.order.clock(self.epoch)
+        replay, flat, fixed = self.compiled.step(
+            given, start, carry, batch, self.rate, noise, clock
+        )
+        return replay.bind(flat, fixed)

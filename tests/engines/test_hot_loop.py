@@ -1,0 +1,126 @@
+"""What a replayed round costs, counted instead of timed: calls from Python, and torch operations.
+
+A timer on a shared machine proves nothing; these counts are the same on every machine. A change
+that makes a round look at every client once more, or a step longer, shows here.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from support import SmallWorld, settings_for, small_task
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from shoal import catalog
+from shoal.engines.base import Results
+from shoal.engines.vectorized import Vectorized
+from shoal.federation import Federation
+from shoal.method import Method
+from shoal.round import play_round
+
+
+class Operations(TorchDispatchMode):
+    """Counts what reaches torch's dispatcher, views left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        views = any(r.alias_info and not r.alias_info.is_write for r in func._schema.returns)
+        self.count += not views
+        return func(*args, **(kwargs or {}))
+
+
+@dataclass
+class Cost:
+    calls: int
+    operations: int
+
+
+def cost_of_a_round(method: Method, clients: int, rows: int, batch: int = 4) -> Cost:
+    """A round of an even cohort, after the rounds that trace."""
+    world = SmallWorld(clients=clients, rows=(rows,))
+    settings = settings_for(method, world, small_task(world=world), epochs=1, batch=batch)
+    engine, first = Vectorized(threads=1), world.at(0)
+    federation = Federation.fresh(settings, settings.task.initial(0), first, 0.1)
+    held = {client: world.train(client, 0) for client in range(clients)}
+    object.__setattr__(world, "train", lambda client, round: held[client])  # the engine's cost only
+    for number in range(2):
+        play_round(federation, settings, world.at(number), engine)
+    calls = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        play_round(federation, settings, world.at(2), engine)
+    finally:
+        sys.setprofile(None)
+    with Operations() as operations:
+        play_round(federation, settings, world.at(3), engine)
+    return Cost(calls, operations.count)
+
+
+def test_a_client_more_costs_few_calls_and_no_operation() -> None:
+    few, many = (cost_of_a_round(catalog.fedavg(), clients, rows=8) for clients in (50, 150))
+    assert many.operations == few.operations  # one stack of any size
+    assert (many.calls - few.calls) / 100 <= CALLS_A_CLIENT
+
+
+@pytest.mark.parametrize(
+    ("method", "limit"),
+    [(catalog.fedavg(), 13), (catalog.fedprox(), 15), (catalog.scaffold(), 14)],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_a_step_more_costs_few_operations(method: Method, limit: int) -> None:
+    short, long = (cost_of_a_round(method, 10, rows=rows) for rows in (8, 48))
+    assert (long.operations - short.operations) / 10 <= limit
+    assert (long.calls - short.calls) / 10 <= CALLS_A_STEP
+
+
+CALLS_A_CLIENT = 34
+CALLS_A_STEP = 22
+
+
+def test_an_engine_that_adds_up_gives_the_same_mean() -> None:
+    """``Results.total`` is what the rows add up to."""
+    world = SmallWorld(clients=6, rows=(8,))
+    settings = settings_for(catalog.fedavg(), world, small_task(world=world))
+    federation = Federation.fresh(settings, settings.task.initial(0), world.at(0), 0.1)
+    seen: list[Results] = []
+
+    class Watched(Vectorized):
+        def train(self, order: Any) -> Any:
+            for results in super().train(order):
+                seen.append(results)
+                yield results
+
+    play_round(federation, settings, world.at(0), Watched())
+    for results in seen:
+        assert results.total is not None and results.norms is not None
+        weighed = (results.delta * torch.tensor(results.counts)[:, None]).sum(0)
+        torch.testing.assert_close(results.total, weighed)
+        torch.testing.assert_close(torch.tensor(results.norms), results.delta.norm(dim=1))
+
+
+def test_unequal_clients_are_traced_for_few_shapes() -> None:
+    """Who is in a cohort changes every round; how many rows they have must not mean a new trace."""
+    world = SmallWorld(clients=24, rows=(12, 7, 20, 13, 5, 9, 17, 3), rounds=20)
+    settings = settings_for(
+        catalog.fedavg(), world, small_task(world=world), epochs=1, participation=5
+    )
+    engine = Vectorized(threads=1)
+    federation = Federation.fresh(settings, settings.task.initial(0), world.at(0), 0.1)
+    for number in range(12):
+        play_round(federation, settings, world.at(number), engine)
+    (compiled,) = (made for _, made in engine._compiled.values())
+    assert compiled is not None
+    shapes = [shape for shape, (_, known) in compiled._steps.items() for _ in known]
+    assert len(shapes) <= 3  # 5 clients, 4 and 1, all with batches of one length
