@@ -7,33 +7,32 @@ only then are older ones removed, but for the one before it.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.numpy import save as dump
 from torch import Tensor
 
 from shoal.errors import UserError
 from shoal.federation import Federation
 from shoal.frozen import freeze, thaw
-from shoal.rundir import dump_json, sync_directory, write_bytes, write_text
+from shoal.rundir import dump_json, sync_directory, write_text
+from shoal.shards import CorruptError, Shards, finder, sha
+from shoal.store import ClientStore, Entry
+from shoal.store_files import Spilled, SpillFile
 from shoal.types import Model
 
 FORMAT = 1
 SHARD_BYTES = 256 * 2**20
 KEPT = 2
 MANIFEST = "manifest.json"
+MEMORIES = "memories"  # the folder of clients' memories that are not in RAM
 
-
-class CorruptError(Exception):
-    """What is wrong with one checkpoint."""
+Add = Callable[[Tensor], str]  # keeps a tensor and names it
 
 
 @dataclass(frozen=True)
@@ -53,17 +52,17 @@ def save(folder: Path, federation: Federation, lengths: tuple[int, int], config_
     staged, target = folder / f".{name}.new", folder / name
     shutil.rmtree(staged, ignore_errors=True)
     staged.mkdir()
-    shards = _Shards(staged)
+    shards = Shards(staged, SHARD_BYTES)
     manifest = {
         "format": FORMAT,
         "round": federation.round,
         "config": config_hash,
         "lengths": list(lengths),
-        "state": _frozen_state(federation, shards.add),
+        "state": _frozen_state(federation, shards.add, shards.link),
     }
     manifest["shards"] = shards.close()
     body = dump_json(manifest)
-    write_text(staged / MANIFEST, dump_json({"sha256": _sha(body.encode()), "body": body}))
+    write_text(staged / MANIFEST, dump_json({"sha256": sha(body.encode()), "body": body}))
     sync_directory(staged)
     if target.exists():  # a corrupt one that a resumed run has come back to
         shutil.rmtree(target)
@@ -80,39 +79,9 @@ def _prune(folder: Path, round: int) -> None:
         shutil.rmtree(folder / name, ignore_errors=True)
 
 
-class _Shards:
-    """Tensors on their way to disk; at most one shard of them is held."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._held: dict[str, Any] = {}
-        self._bytes = self._count = 0
-        self._sums: dict[str, str] = {}
-
-    def add(self, leaf: Tensor) -> str:
-        """Keep a tensor; the name it can be found under."""
-        name = f"t{self._count:07d}"
-        self._count += 1
-        self._held[name] = leaf.detach().cpu().contiguous().numpy()
-        self._bytes += leaf.numel() * leaf.element_size()
-        if self._bytes >= SHARD_BYTES:
-            self._flush()
-        return name
-
-    def close(self) -> dict[str, str]:
-        self._flush()
-        return self._sums
-
-    def _flush(self) -> None:
-        if not self._held:
-            return
-        name, content = f"shard-{len(self._sums):05d}.safetensors", dump(self._held)
-        write_bytes(self._folder / name, content)
-        self._sums[name] = _sha(content)
-        self._held, self._bytes = {}, 0
-
-
-def _frozen_state(federation: Federation, add: Callable[[Tensor], str]) -> dict[str, Any]:
+def _frozen_state(
+    federation: Federation, add: Add, link: Callable[[SpillFile], None] = lambda file: None
+) -> dict[str, Any]:
     """The federation as JSON values, tensors replaced by their names."""
     return {
         "initial": freeze(federation.initial, add),
@@ -123,10 +92,19 @@ def _frozen_state(federation: Federation, add: Callable[[Tensor], str]) -> dict[
         "paid": [list(pair) for pair in federation.paid.items()],
         "noticed": federation.noticed,
         "memories": [
-            [client, model, [freeze(memory, add) for memory in memories]]
-            for (client, model), memories in federation.store.items()
+            [client, model, _frozen_memories(entry, add, link)]
+            for (client, model), entry in federation.store.entries()
         ],
     }
+
+
+def _frozen_memories(entry: Entry, add: Add, link: Callable[[SpillFile], None]) -> list[Any]:
+    """Memories in RAM go to a shard; those on disk already are linked, not written again."""
+    if not isinstance(entry, Spilled):
+        return [freeze(memory, add) for memory in entry]
+    link(entry.file)
+    names = entry.names()
+    return [freeze(memory, lambda _: next(names)) for memory in entry.outline()]
 
 
 # ---- reading -------------------------------------------------------------------------------------
@@ -153,9 +131,10 @@ def _load_one(folder: Path, config_hash: str, device: str) -> Saved:
             f"{folder.parent.parent / 'config.yaml'} is not the config this run was started with; "
             "put the old one back, or start a new run"
         )
-    tensors = dict(_tensors(folder, manifest["shards"], device))
+    find = finder(folder, manifest["shards"], device)
+    store = ClientStore(folder.parent / MEMORIES)
     try:
-        federation = _thawed_state(manifest["state"], manifest["round"], tensors.__getitem__)
+        federation = _thawed_state(manifest["state"], manifest["round"], find, store)
         first, second = manifest["lengths"]
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptError(f"does not fit this version of the method ({error!r})") from None
@@ -166,7 +145,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
     try:
         outer = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         body: str = outer["body"]
-        good = _sha(body.encode()) == outer["sha256"]
+        good = sha(body.encode()) == outer["sha256"]
         manifest: dict[str, Any] = json.loads(body) if good else {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise CorruptError("has a manifest that cannot be read") from None
@@ -179,29 +158,18 @@ def _manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def _tensors(folder: Path, shards: dict[str, str], device: str) -> Iterator[tuple[str, Tensor]]:
-    from safetensors.torch import load_file
-
-    for name, checksum in shards.items():
-        path = folder / name
-        try:
-            if _file_sha(path) != checksum:
-                raise CorruptError(f"has a wrong checksum in {name}")
-            yield from load_file(path, device=device).items()
-        except (OSError, SafetensorError):
-            raise CorruptError(f"cannot be read in {name}") from None
-
-
-def _thawed_state(state: dict[str, Any], round: int, tensor: Callable[[str], Tensor]) -> Federation:
+def _thawed_state(
+    state: dict[str, Any], round: int, tensor: Callable[[str], Tensor], store: ClientStore
+) -> Federation:
     models = [Model(*thaw(model, tensor)) for model in state["models"]]
     servers = [tuple(thaw(s, tensor) for s in states) for states in state["servers"]]
-    federation = Federation(Model(*thaw(state["initial"], tensor)), models, servers)
+    federation = Federation(Model(*thaw(state["initial"], tensor)), models, servers, store)
     federation.endings = {i: (n, thaw(p, tensor)) for i, n, p in state["endings"]}
     federation.ended = {client: serial for client, serial in state["ended"]}
     federation.paid = {client: stage for client, stage in state["paid"]}
     federation.noticed, federation.round = state["noticed"], round
     for client, model, memories in state["memories"]:
-        federation.store.put(client, model, tuple(thaw(m, tensor) for m in memories))
+        store.put(client, model, tuple(thaw(m, tensor) for m in memories))
     return federation
 
 
@@ -211,15 +179,6 @@ def _names(folder: Path) -> list[str]:
     if not folder.is_dir():
         return []
     return sorted((p.name for p in folder.iterdir() if p.name.isdigit()), reverse=True)
-
-
-def _sha(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-def _file_sha(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 __all__ = ["Saved", "load", "save"]

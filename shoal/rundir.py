@@ -1,4 +1,4 @@
-"""Names inside a run directory, and writes that are complete or did not happen."""
+"""Names inside a run directory, and what is written there as text."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from shoal.durable import put_in_place, sync_directory, sync_file, write_bytes, write_text
 from shoal.errors import UserError
 
 
@@ -124,37 +125,13 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def write_text(path: Path, text: str) -> None:
-    """The whole file, or the one that was there before."""
-    write_bytes(path, text.encode("utf-8"))
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-    new = path.with_name(f".{path.name}.new")
-    with new.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    put_in_place(new, path)
-
-
-def put_in_place(new: Path, path: Path) -> None:
-    """Give a synced file its name, durably."""
-    os.replace(new, path)
-    sync_directory(path.parent)
-
-
-def sync_file(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-
-
-def sync_directory(path: Path) -> None:
-    """Make renames inside a directory durable (where the system lets a directory be opened)."""
-    if os.name == "nt":
-        return
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+__all__ = [
+    "RunDir",
+    "dump_json",
+    "dump_yaml",
+    "put_in_place",
+    "sync_directory",
+    "sync_file",
+    "write_bytes",
+    "write_text",
+]

@@ -8,16 +8,18 @@ from typing import Any, Literal
 from shoal.engines.base import Engine
 from shoal.engines.loop import Loop
 from shoal.federation import Federation, Settings
-from shoal.metrics.evaluate import Scores, mean_scores
+from shoal.metrics.evaluate import Scores, mean_scores, pooled_scores
 from shoal.metrics.named import measured
 from shoal.metrics.rows import evaluate_each, evaluate_own, evaluate_sets, row_scores
 from shoal.metrics.spread import spread
 from shoal.reach import server_view
 from shoal.types import ClientData, Model
 from shoal.worlds.base import Moment
+from shoal.worlds.own_tests import own_test
 from shoal.worlds.spans import spread as evenly
 
-On = Literal["active", "global", "members", "each", "tasks"]
+On = Literal["active", "global", "members", "each", "own", "tasks"]
+BLOCK = 256  # members whose models are held at once
 
 
 def served(
@@ -52,7 +54,7 @@ def scored(
 ) -> dict[str, Any]:
     """``accuracy`` and ``loss`` as ``on`` says, and the accuracy of every task so far.
 
-    ``members`` and ``each`` look at ``most`` evenly spaced members if they are more; ``metrics``
+    ``members``, ``each`` and ``own`` look at ``most`` evenly spaced members of more; ``metrics``
     are further ones (:mod:`shoal.metrics.named`) on the set that ``on`` names (the global set where
     it names members or tasks). In the last round before a stage, ``ahead`` has the accuracy on the
     task to come, of this model and of the one the run began with.
@@ -61,8 +63,10 @@ def scored(
     tests = settings.world.tests(moment.round)
     main_set = _set(tests, on)
     wanted = {name: data for name, data in tests.items() if name.startswith(("task ", "ahead "))}
-    alone = on in ("members", "each")
-    found = evaluate_sets(settings.task, model, wanted if alone else {**wanted, "main": main_set})
+    alone = on in ("members", "each", "own")
+    by_task = on == "tasks" and any(name.startswith("task ") for name in wanted)
+    sets = wanted if alone or by_task else {**wanted, "main": main_set}  # what nobody reads is left
+    found = evaluate_sets(settings.task, model, sets)
     tasks = {name: s for name, s in found.items() if name.startswith("task ")}
     record: dict[str, Any] = {}
     if alone:
@@ -105,24 +109,35 @@ def _of_members(
     """Every member's own model on its own held-out data (its training data if it has none).
 
     ``personalised`` is the spread of those accuracies over members; with ``each`` there is also
-    ``generalised``, the spread of the one model that serves nobody in particular. ``by_member``
-    has every member's own accuracy, for ``clients.parquet``.
+    ``generalised``, the spread of the one model that serves nobody in particular. With ``own`` the
+    data are the member's own test rows where the world knows them, and members weigh by rows.
+    ``by_member`` has every member's own accuracy, for ``clients.parquet``.
     """
     members = evenly(moment.members, most)
-    data = [_own_data(settings, client, moment.round) for client in members]
+    rows = own_rows if on == "own" else _own_data
+    data = [rows(settings, client, moment.round) for client in members]
     general = served(federation, settings, moment, None, engine)
     plain: list[Scores] = []
     if settings.method.only("serve") is None or on == "each":
         plain = evaluate_each(settings.task, general, data)
     own = plain
     if settings.method.only("serve") is not None:
-        models = [served(federation, settings, moment, c, engine) for c in members]
-        own = evaluate_own(settings.task, models, data)
+        own = []
+        for begin in range(0, len(members), BLOCK):
+            some = slice(begin, begin + BLOCK)
+            models = [served(federation, settings, moment, c, engine) for c in members[some]]
+            own += evaluate_own(settings.task, models, data[some])
     record: dict[str, Any] = {"personalised": _spread(own)}
     record["by_member"] = {c: s.accuracy for c, s in zip(members, own, strict=True)}
     if on == "each":
         record["generalised"] = _spread(plain)
-    return mean_scores(own), record
+    return (pooled_scores(own, data) if on == "own" else mean_scores(own)), record
+
+
+def own_rows(settings: Settings, client: int, round: int) -> ClientData:
+    """The member's own test rows, or what :func:`_own_data` gives where none are known."""
+    found = own_test(settings.world, client, round)
+    return _own_data(settings, client, round) if found is None else found
 
 
 def _own_data(settings: Settings, client: int, round: int) -> ClientData:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from hashlib import sha256
 from typing import NamedTuple
 
 import numpy as np
@@ -43,6 +44,11 @@ class Vocabulary:
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    @property
+    def digest(self) -> str:
+        """Which token has which number, in 16 letters."""
+        return sha256("\n".join(self.tokens).encode("utf-8")).hexdigest()[:16]
 
     @classmethod
     def of(cls, texts: Iterable[str], size: int, split: Split = words) -> Vocabulary:
@@ -79,16 +85,32 @@ class Texts(NamedTuple):
 
 
 def dataset(
-    name: str, train: Texts, test: Texts, classes: int, length: int, vocabulary: int
+    name: str,
+    train: Texts,
+    test: Texts,
+    classes: int,
+    length: int,
+    vocabulary: int,
+    known: Vocabulary | None = None,
 ) -> Dataset:
-    """Both parts as numbers, by the vocabulary of the training part."""
-    known = Vocabulary.of(train.text, vocabulary)
+    """Both parts as numbers, by the vocabulary of the training part, or by one that is given."""
+    known = known or Vocabulary.of(train.text, vocabulary)
     pools, groups = [], []
     for part in (train, test):
         x = torch.from_numpy(known.encode(part.text, length))
         pools.append(Pool(x, torch.tensor(list(part.label), dtype=torch.int64)))
         groups.append(None if part.group is None else torch.tensor(list(part.group)))
-    return Dataset(name, pools[0], pools[1], classes, (length,), groups[0], groups[1], vocabulary)
+    return Dataset(
+        name,
+        pools[0],
+        pools[1],
+        classes,
+        (length,),
+        groups[0],
+        groups[1],
+        vocabulary,
+        known.digest,
+    )
 
 
 def cut(texts: Texts, share: float = 0.2, seed: int = 0) -> tuple[Texts, Texts]:

@@ -9,6 +9,7 @@ magnitudes, so ``sigma`` is ours. Factors and offsets are functions of ``(seed, 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -44,11 +45,20 @@ def channel_strength(x: Tensor, client: int, *, sigma: float = 0.1, seed: int = 
 
 def brightness(x: Tensor, y: Tensor, *, sigma: float = 0.1, seed: int = 0) -> Tensor:
     """Every value of a row of class c plus ``sigma z_c``, z standard normal by class."""
+    return _lit(x, y, _offsets(y, sigma, seed))
+
+
+def _offsets(y: Tensor, sigma: float, seed: int) -> NDArray[np.float64]:
+    """What each class up to the highest of ``y`` gets."""
     if y.dim() != 1 or y.is_floating_point():
         raise UserError("brightness by class needs one class a row.")
     classes = int(y.max()) + 1 if len(y) else 0
     drawn = np.array([_noise(seed, CLASS, c, 1)[0] for c in range(classes)])
-    offset = torch.from_numpy(_sigma(sigma) * drawn).to(x)
+    return _sigma(sigma) * drawn
+
+
+def _lit(x: Tensor, y: Tensor, offsets: NDArray[np.float64]) -> Tensor:
+    offset = torch.from_numpy(offsets).to(x)
     return x + offset[y].view(-1, *[1] * (x.dim() - 1))
 
 
@@ -64,19 +74,22 @@ def biased(
 ) -> tuple[Pool, list[NDArray[np.int64]]]:
     """A pool in which every client has rows of its own, with both biases, and the new parts.
 
-    Clients may share rows of ``pool`` (sampling with replacement), so their rows are copied.
+    Clients may share rows of ``pool`` (sampling with replacement), so their rows are copied, once.
     Values are clamped to ``low`` and ``high`` where given.
     """
     if not len(parts):
         raise UserError("biased needs at least one client, but got none.")
-    xs, ys, out, start = [], [], [], 0
+    ends = np.cumsum([0, *(len(rows) for rows in parts)])
+    xs = pool.x.new_empty(int(ends[-1]), *pool.x.shape[1:])
+    ys = pool.y.new_empty(int(ends[-1]), *pool.y.shape[1:])
+    offsets = _offsets(pool.y, class_sigma, seed) if class_sigma else None
     for client, rows in enumerate(parts):
-        at = torch.from_numpy(np.asarray(rows, dtype=np.int64))
+        at = torch.from_numpy(np.asarray(rows, dtype=np.int64)).to(pool.y.device)
         x, y = pool.x[at], pool.y[at]
         x = channel_strength(x, client, sigma=client_sigma, seed=seed) if client_sigma else x
-        x = brightness(x, y, sigma=class_sigma, seed=seed) if class_sigma else x
-        xs.append(x if low is None and high is None else x.clamp(low, high))
-        ys.append(y)
-        out.append(np.arange(start, start + len(rows), dtype=np.int64))
-        start += len(rows)
-    return Pool(torch.cat(xs), torch.cat(ys)), out
+        x = x if offsets is None else _lit(x, y, offsets)
+        place = slice(int(ends[client]), int(ends[client + 1]))
+        xs[place] = x if low is None and high is None else x.clamp(low, high)
+        ys[place] = y
+    out = [np.arange(a, b, dtype=np.int64) for a, b in pairwise(ends.tolist())]
+    return Pool(xs, ys), out

@@ -57,3 +57,15 @@ def mean_scores(scores: list[Scores]) -> Scores:
     accuracy = sum(known) / len(known) if known else None
     losses = [s.loss for s in scores]
     return Scores(accuracy, sum(losses) / len(losses) if losses else float("nan"))
+
+
+def pooled_scores(scores: list[Scores], data: list[ClientData]) -> Scores:
+    """The mean over all rows of all sets: a set weighs as many rows as it has."""
+    sized = [(s, len(d)) for s, d in zip(scores, data, strict=True) if len(d)]
+    total = sum(rows for _, rows in sized)
+    if not total:
+        return Scores(None, float("nan"))
+    loss = sum(s.loss * rows for s, rows in sized) / total
+    if any(s.accuracy is None for s, _ in sized):
+        return Scores(None, loss)
+    return Scores(sum((s.accuracy or 0.0) * rows for s, rows in sized) / total, loss)

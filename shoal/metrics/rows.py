@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from shoal.metrics.evaluate import ROWS, Scores, evaluate
+from shoal.metrics.side_by_side import side_by_side
 from shoal.task import Task
 from shoal.types import Batch, ClientData, Model
-
-MOST = 64  # members whose own models are run side by side
 
 
 class RowScores(NamedTuple):
@@ -87,40 +86,36 @@ def evaluate_each(task: Task, model: Model, data: Sequence[ClientData]) -> list[
 
 @torch.inference_mode()
 def evaluate_own(task: Task, models: Sequence[Model], data: Sequence[ClientData]) -> list[Scores]:
-    """Scores of every member's own model on its own data, ``MOST`` members side by side.
+    """Scores of every member's own model on its own data.
 
-    Convolutions, running statistics and weighted rows are run one by one.
+    Members that have one and the same model (those of a bank) are run in one pass; models of
+    members' own are run side by side, but for convolutions and weighted rows, which are run one by
+    one.
     """
-    plain = task.stackable and task.classes is not None and not models[0].stats.numel()
-    if not plain or any(d.weight is not None for d in data):
-        return [evaluate(task, m, d) for m, d in zip(models, data, strict=True)]
-    out: list[Scores] = []
-    for begin in range(0, len(models), MOST):
-        some = slice(begin, begin + MOST)
-        out += _side_by_side(task, models[some], data[some])
-    return out
+    out: dict[int, Scores] = {}
+    own: dict[int, list[int]] = {}  # by the number of parameters
+    for same in _same_models(models):
+        if len(same) == 1:
+            own.setdefault(len(models[same[0]].theta), []).append(same[0])
+            continue
+        found = evaluate_each(task, models[same[0]], [data[i] for i in same])
+        out |= dict(zip(same, found, strict=True))
+    for alike in own.values():
+        mine, rows = [models[i] for i in alike], [data[i] for i in alike]
+        if task.stackable and task.classes is not None and all(d.weight is None for d in rows):
+            found = side_by_side(task, mine, rows)
+        else:
+            found = [evaluate(task, m, d) for m, d in zip(mine, rows, strict=True)]
+        out |= dict(zip(alike, found, strict=True))
+    return [out[i] for i in range(len(models))]
 
 
-def _side_by_side(task: Task, models: Sequence[Model], data: Sequence[ClientData]) -> list[Scores]:
-    width = max(len(d) for d in data)
-    places = [torch.arange(width, device=d.rows.device) % len(d) for d in data]  # pads repeat
-    x = torch.stack([d.pool.x[d.rows[p]] for d, p in zip(data, places, strict=True)])
-    y = torch.stack([d.labels[p] for d, p in zip(data, places, strict=True)])
-    stats = models[0].stats
-
-    def one(theta: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        batch = Batch(x, y)
-        outputs = task.forward(theta, batch, stats, False)
-        return outputs.logits.argmax(-1) == y, task.row_losses(outputs, batch)
-
-    hit, loss = torch.func.vmap(one)(torch.stack([m.theta for m in models]), x, y)
-    return [
-        Scores(
-            float(hit[i, : len(d)].sum(dtype=torch.float64)) / len(d),
-            float(loss[i, : len(d)].sum(dtype=torch.float64)) / len(d),
-        )
-        for i, d in enumerate(data)
-    ]
+def _same_models(models: Sequence[Model]) -> list[list[int]]:
+    """Places of one and the same tensors, in order of appearance."""
+    places: dict[tuple[int, int], list[int]] = {}
+    for i, model in enumerate(models):
+        places.setdefault((id(model.theta), id(model.stats)), []).append(i)
+    return list(places.values())
 
 
 def _alike(data: Sequence[ClientData]) -> bool:

@@ -10,6 +10,7 @@ from shoal.data.sources import Dataset
 from shoal.errors import UserError, suggestion
 from shoal.types import Kind
 from shoal.worlds.available import CHECKED, read_available
+from shoal.worlds.bias import read_bias, with_bias
 from shoal.worlds.classes import group_labels
 from shoal.worlds.composed import Composed
 from shoal.worlds.concepts import Concepts
@@ -60,7 +61,10 @@ def assemble(
             reader.bad("rounds", "left out unless poisson says who comes and goes")
         membership = churn(reader, members)
         labels = group_labels(reader, membership.groups, dataset.classes)
-        holders = replace(holders, groups=membership.groups, labels=labels)
+        copied = reader.choice("shared", ("split", "both"), "split") == "both"
+        if copied and labels is None:
+            reader.bad("shared", "left out unless labels is 'split'")
+        holders = replace(holders, groups=membership.groups, labels=labels, copied=copied)
     rounds = _rounds(reader, membership.rounds, plan)
     plan = with_unseen(plan, reader, membership, rounds, dataset.classes)
     concepts = Concepts(members, dataset.classes or 0)
@@ -71,9 +75,13 @@ def assemble(
     stages = hold(plan, holders, blocks, drawn)
     available = read_available(reader.raw("available"), seed)
     stream = read_stream(reader.raw("stream"), rounds, holders.samples is not None)
+    bias = read_bias(reader.raw("bias"), seed)
+    if bias is not None:
+        sort = stream is not None
+        pool, stages = with_bias(bias, pool, stages, members, dataset.classes, sort)
     world = Composed(
         dict(spec), seed, float(validation), rounds, members, dataset.classes, pool, test_pool,
-        membership, concepts, stages, hidden, available, stream,
+        membership, concepts, stages, hidden, available, stream, bias,
     )  # fmt: skip
     _check_reached(world)
     return world

@@ -15,6 +15,7 @@ from shoal import rng
 from shoal.types import ClientData, Kind, Pool, Shift
 from shoal.worlds.available import Availability
 from shoal.worlds.base import Moment
+from shoal.worlds.bias import Bias
 from shoal.worlds.cache import DataCache
 from shoal.worlds.classes import Labels
 from shoal.worlds.concepts import Concepts
@@ -46,6 +47,7 @@ class Composed:
     hidden: frozenset[Kind] = frozenset()
     available: Availability | None = None
     stream: Stream | None = None
+    bias: Bias | None = None  # what the pool's rows have on them already
     _cache: DataCache = field(default_factory=DataCache, repr=False)
     _here: Recent = field(default_factory=Recent, repr=False)
 

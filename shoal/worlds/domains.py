@@ -1,7 +1,8 @@
 """Domains: the same task under other inputs, all of them in one pool of rows.
 
 A domain is a transform of the run's data set (every row once, so a member's rows are the same
-samples seen differently) or another data set of the same shape and classes, by its name.
+samples seen differently) or another data set of the same shape, classes and words, by its name; it
+is loaded with the options of the run's data set that it has too.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from shoal import rng
-from shoal.data.sources import Dataset, load, names
+from shoal.data.sources import Dataset, load_like, names
 from shoal.errors import UserError, suggestion
 from shoal.types import Pool
 
@@ -159,11 +160,16 @@ def _other(dataset: Dataset, name: str) -> Dataset:
         raise UserError(f"unknown domain {name!r}; {suggestion(name, known)}.")
     if name == dataset.name:
         return dataset
-    data = _beside(load(name), dataset)
+    data = _beside(load_like(name, dataset), dataset)
     if (data.shape, data.classes) != (dataset.shape, dataset.classes):
         raise UserError(
             f"domain {name!r} has shape {data.shape} and {data.classes} classes, but the run's "
             f"data set {dataset.name!r} has shape {dataset.shape} and {dataset.classes}; domains "
             f"must agree in both."
+        )
+    if data.words != dataset.words:
+        raise UserError(
+            f"domain {name!r} numbers its words otherwise than the run's data set "
+            f"{dataset.name!r}; load both with the option shared: [{dataset.name}, {name}]."
         )
     return data

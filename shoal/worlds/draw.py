@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shoal.worlds.composed import Composed
+from shoal.worlds.moving import described
 from shoal.worlds.roster import ids_of
 from shoal.worlds.spans import Spans, spread
 from shoal.worlds.timeline import stage_at
@@ -30,28 +31,28 @@ class Grid:
 
 def grid(world: Composed, rows: int, columns: int) -> Grid:
     """A cell shows the first round of its column, and 16 evenly spaced members of its row."""
-    ids = _runs(world.members, rows)
-    times = _runs(world.rounds, columns)
+    ids = runs(world.members, rows)
+    times = runs(world.rounds, columns)
     shown = [_column(world, ids, t.start) for t in times]
     cells = tuple(tuple(column[i][0] for column in shown) for i in range(len(ids)))
     shares = tuple(tuple(column[i][1] for column in shown) for i in range(len(ids)))
     return Grid(ids, times, cells, shares)
 
 
-def _runs(total: int, parts: int) -> tuple[range, ...]:
+def runs(total: int, parts: int) -> tuple[range, ...]:
     """Even runs of ``range(total)``, at most ``parts`` of them.
 
-    >>> _runs(5, 2)
+    >>> runs(5, 2)
     (range(0, 2), range(2, 5))
     """
     parts = min(total, parts)
     return tuple(range(i * total // parts, (i + 1) * total // parts) for i in range(parts))
 
 
-def _column(world: Composed, runs: Sequence[range], round: int) -> list[tuple[int, float]]:
+def _column(world: Composed, ids: Sequence[range], round: int) -> list[tuple[int, float]]:
     present = world.membership.present[world.membership.session(round)]
     out = []
-    for run in runs:
+    for run in ids:
         some = [m for m in spread(run, _LOOKED_AT) if m in present]
         if world.available is not None and some:
             awake = world.available.awake(ids_of(some), round)
@@ -86,7 +87,8 @@ def text(world: Composed) -> str:
     lines += ["", "digit: concept of a member that is here   .: absent   |: announced   ?: hidden"]
     if any(0 < share <= 0.5 for shares in shown.shares for share in shares):
         lines.append(",: half of the members or fewer are here")
-    return "\n".join([*lines, "", *stretches(world), "", *events(world)]).rstrip() + "\n"
+    told = [described(world), ""] if world.stream is not None else []
+    return "\n".join([*lines, "", *stretches(world), "", *told, *events(world)]).rstrip() + "\n"
 
 
 def stretches(world: Composed) -> list[str]:
@@ -107,8 +109,8 @@ def stretches(world: Composed) -> list[str]:
 
 def _classes(labels: Sequence[int]) -> str:
     """``0-4 7``."""
-    runs = Spans(range(c, c + 1) for c in labels).pairs
-    return " ".join(str(a) if b == a + 1 else f"{a}-{b - 1}" for a, b in runs)
+    found = Spans(range(c, c + 1) for c in labels).pairs
+    return " ".join(str(a) if b == a + 1 else f"{a}-{b - 1}" for a, b in found)
 
 
 def events(world: Composed) -> list[str]:
@@ -117,6 +119,8 @@ def events(world: Composed) -> list[str]:
         _fit(f"{s.round:>6}  {'announced' if s.announced else 'hidden':<10}{s.note}")
         for s in world.shifts.values()
     ]
+    if not lines and world.stream is not None:
+        return ["nothing changes but the rows, and nobody is told of that"]
     return _some(lines) if lines else ["nothing ever changes"]
 
 

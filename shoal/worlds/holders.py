@@ -29,7 +29,8 @@ Parts = Sequence[Rows]
 
 @dataclass(frozen=True)
 class Holders:
-    """How members get their rows. ``labels[g]`` are the classes of group g (None: all)."""
+    """How members get their rows. ``labels[g]`` are the classes of group g (None: all); ``copied``:
+    groups that have a class in common each deal all of its rows (``shared: both``)."""
 
     members: int
     partition: str
@@ -38,6 +39,7 @@ class Holders:
     seed: int
     groups: int = 1
     labels: Sequence[Labels] | None = None
+    copied: bool = False
 
     def population(self, data: Dataset, labels: Labels | None, stream: int) -> Population:
         """Rows of ``data`` in the classes ``labels``; ``stream`` numbers independent draws."""
@@ -82,7 +84,10 @@ class Holders:
         return [among[p] for p in deal(self.partition, self.options, codes[among], members, draws)]
 
     def _shared(self, codes: Rows, among: Rows, stream: int) -> list[Rows]:
-        """Rows of each group; those of a class that several groups have are dealt out evenly."""
+        """Rows of each group; those of a class that several groups have are dealt out evenly,
+        unless they are copied."""
+        if self.copied:
+            return [among[np.isin(codes[among], labels)] for labels in self.labels or ()]
         draws = generator(self.seed, Purpose.PARTITION, stream, -1)
         groups = self.labels or ()
         hands: list[list[Rows]] = [[np.empty(0, np.int64)] for _ in groups]

@@ -7,21 +7,23 @@ from pathlib import Path
 from typing import Any
 
 from shoal.worlds.composed import Composed
-from shoal.worlds.draw import Grid, grid
+from shoal.worlds.draw import Grid, grid, runs
+from shoal.worlds.moving import class_shares
 from shoal.worlds.timeline import stage_at
 
 _STAGES = ("#4878a8", "#e08a3c", "#5a9e6f", "#a05aa0", "#8c6d46", "#c8587a", "#5fb0b7", "#9a9a3e")
 _ROWS = 80
 State = tuple[int, int, int]
 _COLUMNS = 400
+_WINDOWS = 100  # rounds of a stream that are looked at
 
 
 def png(world: Composed, path: str | Path) -> None:
     """Rows are members (runs of neighbours when there are more than 80), columns rounds.
 
     Colour is the stage (paler where few of a row's members are here), hatching a swapped concept,
-    white is absent; a solid line is an announced
-    shift, a dotted one a hidden shift. The strip below shows the classes that members here hold.
+    white is absent; a solid line is an announced shift, a dotted one a hidden shift. The strip
+    below shows the classes that members here hold; in a stream, the darker the larger their share.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -80,14 +82,25 @@ def _stretches(
 
 
 def _labels(axes: Any, world: Composed) -> None:
-    """Which classes are held between two shifts."""
+    """Which classes are held between two shifts; in a stream, how much of each and when."""
+    if world.stream is not None:
+        columns = runs(world.rounds, _WINDOWS)
+        shares = class_shares(world, [c.start for c in columns])
+        extent = (0, world.rounds, shares.shape[1] - 0.5, -0.5)
+        axes.imshow(shares.T, aspect="auto", cmap="Greys", vmin=0, extent=extent,
+                    interpolation="none")  # fmt: skip
+    else:
+        _held(axes, world)
+    axes.set_ylim((world.classes or 1) - 0.5, -0.5)
+    axes.set_ylabel("class held")
+    axes.set_xlabel("round")
+
+
+def _held(axes: Any, world: Composed) -> None:
     starts = [0, *(r for r in world.shifts if r > 0)]
     for start, end in zip(starts, [*starts[1:], world.rounds], strict=True):
         for label in world.held(start):
             axes.broken_barh([(start, end - start)], (label - 0.4, 0.8), facecolor="#777777")
-    axes.set_ylim((world.classes or 1) - 0.5, -0.5)
-    axes.set_ylabel("class held")
-    axes.set_xlabel("round")
 
 
 def _shifts(axes: Any, world: Composed) -> None:

@@ -17,6 +17,7 @@ from shoal.worlds.composed import Composed
 from shoal.worlds.flow import Flow
 from shoal.worlds.population import Rows
 from shoal.worlds.spans import pairs
+from shoal.worlds.spec import Reader
 
 FORMAT = 1
 
@@ -37,6 +38,7 @@ def as_json(world: Composed) -> dict[str, Any]:
         "labels": {"train": digest(world.pool), "test": digest(world.test_pool)},
         "sessions": _sessions(world),
         "available": None if world.available is None else world.available.saved(),
+        **_bias(world),
         "drifts": [
             {"kind": d.kind, "map": list(d.mapping), "rounds": list(d.rounds),
              "reached": list(d.reached), "key": str(d.key)}
@@ -48,6 +50,13 @@ def as_json(world: Composed) -> dict[str, Any]:
             for s in world.shifts.values()
         ],
     }  # fmt: skip
+
+
+def _bias(world: Composed) -> dict[str, Any]:
+    """Nothing where there is none: a file of a world without it stays as it was."""
+    if world.bias is None:
+        return {}
+    return {"bias": world.bias.saved(world.pool, world.members, world.classes)}
 
 
 def _sessions(world: Composed) -> list[dict[str, Any]]:
@@ -96,6 +105,33 @@ def load_saved(saved: Mapping[str, Any] | str | Path, dataset: Dataset) -> Compo
         raise UserError(f"the saved world is incomplete or damaged ({error!r}).") from error
     _compare(json.loads(json.dumps(as_json(world))), saved)
     return world
+
+
+def from_file(options: Mapping[str, Any], dataset: Dataset, validation: float) -> Composed:
+    """``world: {name: saved, file: world.json}``: the world that another run has drawn."""
+    saved = _read(file_of(options))
+    world = load_saved(saved, dataset)
+    if world.share != validation:
+        raise UserError(
+            f"the saved world holds out {world.share:g} of a member's rows for validation, and "
+            f"this run wants {validation:g}; set local.validation to {world.share:g}, or draw "
+            f"another world."
+        )
+    return world
+
+
+def domains_of(options: Mapping[str, Any]) -> Any:
+    """The domains that the spec in the file names, if any."""
+    saved = _read(file_of(options))
+    spec = saved.get("spec") if isinstance(saved, Mapping) else None
+    return spec.get("domains") if isinstance(spec, Mapping) else None
+
+
+def file_of(options: Mapping[str, Any]) -> Path:
+    reader = Reader({"name": "saved", **options}, "world 'saved'", ("name", "file"))
+    if not isinstance(reader.raw("file"), str):
+        reader.bad("file", "the path of a world.json, such as runs/a/world.json")
+    return Path(reader.raw("file"))
 
 
 def save(world: Composed, path: str | Path) -> None:

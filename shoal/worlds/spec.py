@@ -10,9 +10,10 @@ from shoal.errors import UserError, suggestion
 
 COMMON = (
     "name", "members", "partition", "lazy", "samples", "hidden", "available", "stream", "unseen",
+    "bias",
 )  # fmt: skip
 CHURN = (
-    "sessions", "rounds_per_session", "groups", "order", "labels", "overlap",
+    "sessions", "rounds_per_session", "groups", "order", "labels", "overlap", "shared",
     "present", "arrive", "leave", "poisson",
 )  # fmt: skip
 DRIFT = ("drift",)
@@ -63,6 +64,16 @@ class Reader:
             self.bad(key, f"above {low:g} and at most {high:g}")
         return float(value)
 
+    def at_least(self, key: str, low: float = 0.0) -> float:
+        """A number of at least ``low``, which it is unless given."""
+        value = self.values.get(key)
+        value = low if value is None else value
+        if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+            self.bad(key, f"a number of at least {low:g}")
+        if value < low:
+            self.bad(key, f"at least {low:g}")
+        return float(value)
+
     def flag(self, key: str) -> bool:
         value = self.values.get(key)
         if value is not None and not isinstance(value, bool):
@@ -96,5 +107,5 @@ def read_world(spec: Mapping[str, Any]) -> Reader:
         raise UserError(f"a world must be a mapping with a name, such as 'still', not {spec!r}.")
     name = spec.get("name")
     if not isinstance(name, str) or name not in KEYS:
-        raise UserError(f"name of the world is {name!r}; {suggestion(name, KEYS)}.")
+        raise UserError(f"name of the world is {name!r}; {suggestion(name, [*KEYS, 'saved'])}.")
     return Reader(spec, f"world {name!r}", KEYS[name])

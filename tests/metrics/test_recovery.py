@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from shoal.config import from_mapping
+from shoal.config.build import build
+from shoal.config.config import Evaluate
+from shoal.errors import UserError
 from shoal.metrics.recovery import Recovery, Shifted
+from shoal.summary import summary
 
 
 def test_dip_and_rounds_by_hand() -> None:
@@ -54,3 +59,24 @@ def test_nothing_to_compare_with() -> None:
     assert Recovery().all([0.5, 0.6], [0]) == []
     assert Recovery().all([None, 0.6], [1]) == [Shifted(1, None, None, None)]
     assert Recovery().all([0.5], [7]) == []
+
+
+def test_the_rule_of_a_config_is_the_rule_of_the_summary() -> None:
+    assert Recovery(**Evaluate().recovery.model_dump()) == Recovery()
+    config = from_mapping(
+        {
+            "problem": {"name": "quadratic", "sessions": 2, "rounds": 4, "clients": 2},
+            "engine": "loop",
+            "evaluate": {"recovery": {"margin": 0.2, "hold": 1, "window": 2}},
+        }
+    )
+    curve = [0.1, 0.8, 0.8, 0.8, 0.5, 0.65, 0.65, 0.65]  # back within 0.2 in round 5, not 0.01
+    shift = {"kinds": ["members"], "announced": True}
+    records = [
+        {"round": r, "accuracy": a, "loss": 0.0, "seconds": 0.0, "tasks": {}, "rejected": [],
+         "short": False, "shift": shift if r == 4 else None}
+        for r, a in enumerate(curve)
+    ]  # fmt: skip
+    assert summary(build(config), records)["shifts"][0]["rounds"] == 1
+    with pytest.raises(UserError, match="hold"):
+        from_mapping({"evaluate": {"recovery": {"hold": 0}}})

@@ -11,6 +11,7 @@ import torch
 import shoal
 from shoal import models
 from shoal.errors import UserError
+from shoal.metrics import side_by_side
 from shoal.metrics.evaluate import evaluate
 from shoal.metrics.named import auc, f1, mae, measured, metric, r2, rmse
 from shoal.metrics.rows import evaluate_each, evaluate_own, evaluate_sets
@@ -22,7 +23,7 @@ POOL = Pool(torch.randn(40, 4, generator=torch.Generator().manual_seed(0)), torc
 
 
 def some(rows: list[int], shift: int = 0) -> ClientData:
-    index = torch.tensor(rows)
+    index = torch.tensor(rows, dtype=torch.int64)
     return ClientData(POOL, index, (POOL.y[index] + shift) % 3, float(len(rows)))
 
 
@@ -55,6 +56,55 @@ def test_members_at_once() -> None:
     shared = [evaluate(TASK, own[0], d) for d in data]
     assert all(close(a, b) for a, b in zip(evaluate_each(TASK, own[0], data), shared, strict=True))
     assert evaluate_each(TASK, own[0], []) == []
+
+
+def test_a_bank_is_run_once_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    bank, wide = [TASK.initial(seed) for seed in range(2)], TASK.initial(5)
+    data = [some([0, 1, 2]), some([5]), some([7, 8], 1), some(list(range(9, 20))), some([3])]
+    models = [bank[0], bank[1], bank[0], wide, bank[1]]
+    wanted = [evaluate(TASK, m, d) for m, d in zip(models, data, strict=True)]
+    seen: list[int] = []
+    forward = ModuleTask.forward
+
+    def counted(self: ModuleTask, theta: Any, batch: Any, *rest: Any) -> Any:
+        seen.append(len(batch.x))
+        return forward(self, theta, batch, *rest)
+
+    monkeypatch.setattr(ModuleTask, "forward", counted)
+    found = evaluate_own(TASK, models, data)
+    assert sorted(seen) == [2, 5, 11], "three passes for five members"
+    assert all(close(a, b) for a, b in zip(found, wanted, strict=True))
+
+
+def test_own_models_of_unequal_rows_go_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(side_by_side, "MOST", 3)
+    monkeypatch.setattr(side_by_side, "MOST_ROWS", 20)
+    sizes = [4, 9, 0, 1, 12, 2, 2, 1]
+    assert list(side_by_side._batches(sizes)) == [[3, 7, 5], [6, 0], [1], [4]]
+    data = [some(list(range(n))) for n in sizes]
+    own = [TASK.initial(seed) for seed in range(len(sizes))]
+    found = evaluate_own(TASK, own, data)
+    assert found[2].accuracy is None and math.isnan(found[2].loss), "a member without rows"
+    for scores, model, rows in zip(found, own, data, strict=True):
+        assert not len(rows) or close(scores, evaluate(TASK, model, rows))
+
+
+def test_models_of_two_sizes_and_running_statistics() -> None:
+    class Shifted(ModuleTask):
+        """Adds the statistics to the inputs."""
+
+        def forward(self, theta: Any, batch: Any, stats: Any, train: bool) -> Any:
+            theta = theta[: self.layout.size]
+            return super().forward(theta, batch._replace(x=batch.x + stats), stats, train)
+
+    task = Shifted(lambda: models.build("mlp", (4,), 3, hidden=5), classes=3)
+    plain = task.initial(0).theta
+    own = [Model(plain + i, torch.full((1,), float(i))) for i in range(3)]
+    own += [Model(torch.cat([plain, plain]) - i, torch.full((1,), 0.5)) for i in range(2)]
+    data = [some([i, i + 1, i + 7]) for i in range(5)]
+    wanted = [evaluate(task, m, d) for m, d in zip(own, data, strict=True)]
+    found = evaluate_own(task, own, data)
+    assert all(close(a, b) for a, b in zip(found, wanted, strict=True))
 
 
 def test_networks_with_statistics_are_run_one_by_one() -> None:

@@ -7,13 +7,18 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given, settings
 from worlds.specs import EXAMPLES, Spec, specs
 
+from shoal.config import from_mapping
 from shoal.data.sources import load
 from shoal.errors import UserError
+from shoal.runner import Run
+from shoal.types import Pool
 from shoal.worlds import build, load_saved, save
 from shoal.worlds.draw import text
+from shoal.worlds.moving import class_shares
 from shoal.worlds.picture import png
 
 DIGITS = load("digits")
@@ -31,6 +36,42 @@ def test_assignments_are_read_not_drawn() -> None:
     rows = saved["stages"][0]["held"]["rows"]
     rows[0], rows[1] = rows[1], rows[0]
     assert load_saved(saved, DIGITS).train(0, 0).rows.tolist() == rows[0]
+
+
+def test_a_run_plays_a_world_that_another_drew(tmp_path: Path) -> None:
+    world = {"name": "drift", "members": 6, "rounds": 3, "drift": {"kind": "sudden", "at": 1},
+             "partition": "iid"}  # fmt: skip
+    config = {"data": "digits", "model": "linear", "method": "fedavg", "seed": 4, "engine": "loop"}
+    Run.create(tmp_path / "here", from_mapping({**config, "world": world})).play()
+    drawn = {"name": "saved", "file": str(tmp_path / "here" / "world.json")}
+    Run.create(tmp_path / "there", from_mapping({**config, "world": drawn})).play()
+    for name in ("model.safetensors", "clients.parquet", "world.json"):
+        assert (tmp_path / "here" / name).read_bytes() == (tmp_path / "there" / name).read_bytes()
+    held = from_mapping({**config, "world": drawn, "local": {"validation": 0.2}})
+    with pytest.raises(UserError, match="holds out 0 of.*local.validation to 0"):
+        Run.create(tmp_path / "not", held)
+    for file, words in ((None, "file of world 'saved' is None"), ("none.json", "cannot read")):
+        with pytest.raises(UserError, match=words):
+            bad = {"name": "saved", "file": file}
+            Run.create(tmp_path / "not", from_mapping({**config, "world": bad}))
+
+
+def test_a_stream_is_drawn_as_it_moves(tmp_path: Path) -> None:
+    """Classes 0 in the first half of the time, 1 in the second."""
+    rows = DIGITS.train.x[:80]
+    data = DIGITS._replace(train=Pool(rows, (torch.arange(80) >= 40).long()))
+    spec = {"name": "still", "members": 2, "rounds": 9, "stream": {"window": 8},
+            "partition": {"name": "time", "by": "turns"}}  # fmt: skip
+    world = build(spec, data, seed=0)
+    shares = class_shares(world, [0, 4, 8])
+    # a member has 40 rows and meets 4 a round: it holds rows 0-7, then 12-19, then 28-35
+    assert shares[:, :2].tolist() == [[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]
+    assert class_shares(world, [5])[0, :2].tolist() == [0.5, 0.5]
+    shown = text(world)
+    assert "its last 8 rows; about 4.0 new ones come every round" in shown
+    assert "nothing changes but the rows" in shown and "nothing ever" not in shown
+    png(world, tmp_path / "stream.png")
+    assert (tmp_path / "stream.png").read_bytes()[:4] == b"\x89PNG"
 
 
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:

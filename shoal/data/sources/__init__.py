@@ -5,6 +5,6 @@ To add one, put a file in this folder with one function under ``@source("name")`
 in the user's cache, then fetched (``shoal.data.places``).
 """
 
-from shoal.data.sources.registry import Dataset, about, load, names, source, whole
+from shoal.data.sources.registry import Dataset, about, load, load_like, names, source, whole
 
-__all__ = ["Dataset", "about", "load", "names", "source", "whole"]
+__all__ = ["Dataset", "about", "load", "load_like", "names", "source", "whole"]

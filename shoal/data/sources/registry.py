@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import import_module
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -22,7 +23,8 @@ class Dataset(NamedTuple):
 
     ``classes`` is None for regression; ``shape`` is that of one sample; ``group`` and
     ``test_group`` give the natural client of each row where the data has one. ``vocabulary`` is
-    the number of different tokens where samples are sequences of token numbers.
+    the number of different tokens where samples are sequences of token numbers, and ``words`` a
+    digest of which they are. ``options`` are those that :func:`load` was called with.
     """
 
     name: str
@@ -33,6 +35,8 @@ class Dataset(NamedTuple):
     group: Tensor | None = None
     test_group: Tensor | None = None
     vocabulary: int | None = None
+    words: str | None = None
+    options: Mapping[str, Any] = MappingProxyType({})
 
 
 Source = Callable[..., Dataset]
@@ -103,7 +107,13 @@ def load(name: str, **options: Any) -> Dataset:
     for option, parameter in parameters.items():
         if parameter.default is parameter.empty and option not in options:
             raise UserError(f"data set {name!r} needs the option {option!r}.")
-    return checked(make(**options))
+    return checked(make(**options))._replace(options=MappingProxyType(dict(options)))
+
+
+def load_like(name: str, other: Dataset) -> Dataset:
+    """The data set called ``name`` with those options of ``other`` that it has too."""
+    known = inspect.signature(function(name)).parameters
+    return load(name, **{key: v for key, v in other.options.items() if key in known})
 
 
 def checked(data: Dataset) -> Dataset:

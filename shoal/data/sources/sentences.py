@@ -12,6 +12,7 @@ from pathlib import Path
 
 from shoal.data.places import About, Found, locate
 from shoal.data.remote import Remote
+from shoal.data.shared_words import shared_vocabulary, shares_words
 from shoal.data.sources.news import from_lines
 from shoal.data.sources.registry import Dataset, source
 from shoal.data.text import Texts, cut, dataset
@@ -53,21 +54,30 @@ WORDS = {"not_entailment": 0, "entailment": 1}
 
 
 def _glue(about: About) -> None:
-    def sentences(*, length: int = 64, vocabulary: int = 10_000) -> Dataset:
-        found = locate(about)
-        if found.form == "lines":
-            train, test = (from_lines(found / file) for file in LINES)
-        else:
-            archive = found / about.remotes[0].file
-            train, test = (_tsv(archive, f"{p}.tsv", about.name) for p in ("train", "dev"))
-        return dataset(about.name, train, test, 2, length, vocabulary)
+    def sentences(
+        *, length: int = 64, vocabulary: int = 10_000, shared: Sequence[str] = ()
+    ) -> Dataset:
+        train, test = _both(about)
+        known = shared_vocabulary(about.name, train.text, shared, vocabulary)
+        return dataset(about.name, train, test, 2, length, vocabulary, known)
 
     sentences.__qualname__ = f"sentences of {about.name}"
     sentences.__doc__ = (
         f"{about.title}; the development set is the test part, for GLUE hides the labels of its "
-        f"own. Pairs of sentences are joined by a blank."
+        f"own. Pairs of sentences are joined by a blank. ``shared`` names text data sets whose "
+        f"words are numbered together with these."
     )
     source(about.name, about)(sentences)
+    shares_words(about.name, lambda: _both(about)[0].text)
+
+
+def _both(about: About) -> tuple[Texts, Texts]:
+    """Training and development part."""
+    found = locate(about)
+    if found.form == "lines":
+        return from_lines(found / LINES[0]), from_lines(found / LINES[1])
+    archive = found / about.remotes[0].file
+    return _tsv(archive, "train.tsv", about.name), _tsv(archive, "dev.tsv", about.name)
 
 
 def _tsv(path: Path, ending: str, name: str) -> Texts:
@@ -86,21 +96,30 @@ for _about in (SST2, QQP, QNLI):
 
 
 def _reviews(name: str, chosen: Sequence[str]) -> Callable[..., Dataset]:
-    def reviews(*, length: int = 128, vocabulary: int = 10_000) -> Dataset:
-        found = locate(REVIEWS)
-        parts = [_domain(found, domain) for domain in DOMAINS]
-        group = [number for number, part in enumerate(parts) for _ in part.text]
-        texts = [text for part in parts for text in part.text]
-        train, test = cut(Texts(texts, [y for part in parts for y in part.label], group))
-        whole = dataset(name, train, test, 2, length, vocabulary)
+    def reviews(
+        *, length: int = 128, vocabulary: int = 10_000, shared: Sequence[str] = ()
+    ) -> Dataset:
+        train, test = _all_reviews()
+        known = shared_vocabulary(name, train.text, shared, vocabulary)
+        whole = dataset(name, train, test, 2, length, vocabulary, known)
         return whole if len(chosen) > 1 else _only(whole, DOMAINS.index(chosen[0]))
 
     reviews.__qualname__ = f"reviews of {name}"
     reviews.__doc__ = (
         "1,000 bad and 1,000 good reviews a domain; a row's client is its domain. The vocabulary "
-        "is that of all domains, also where only one of them is asked for."
+        "is that of all domains, also where only one of them is asked for, and of the text data "
+        "sets that ``shared`` names."
     )
     return reviews
+
+
+def _all_reviews() -> tuple[Texts, Texts]:
+    """Training and test part of all domains."""
+    found = locate(REVIEWS)
+    parts = [_domain(found, domain) for domain in DOMAINS]
+    group = [number for number, part in enumerate(parts) for _ in part.text]
+    texts = [text for part in parts for text in part.text]
+    return cut(Texts(texts, [y for part in parts for y in part.label], group))
 
 
 def _only(data: Dataset, domain: int) -> Dataset:
@@ -129,6 +148,7 @@ def _domain(found: Found, domain: str) -> Texts:
     return Texts(texts, labels)
 
 
+shares_words(REVIEWS.name, lambda: _all_reviews()[0].text)
 source(REVIEWS.name, REVIEWS)(_reviews(REVIEWS.name, DOMAINS))
 for _name in DOMAINS:
     source(f"{REVIEWS.name}:{_name}")(_reviews(f"{REVIEWS.name}:{_name}", [_name]))

@@ -1,0 +1,118 @@
+"""How well members do with the models they train themselves, before the server averages them.
+
+Some papers score the local model: the member receives the global one, trains it on its data as
+they are now, and is tested on its own test data. Right after a drift that is far above the score
+of the global model, since every local model has already adapted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from shoal import tree
+from shoal.engines.base import Engine
+from shoal.federation import Federation, Settings
+from shoal.local import Program
+from shoal.metrics.evaluate import pooled_scores
+from shoal.metrics.rows import evaluate_own
+from shoal.metrics.spread import spread
+from shoal.orders import make_order
+from shoal.reach import server_view
+from shoal.scores import own_rows, served
+from shoal.types import Job, Model
+from shoal.worlds.base import Moment
+from shoal.worlds.spans import spread as evenly
+
+
+def as_trained(program: Program) -> Program:
+    """The program whose clients send what they trained, whatever the method makes of it."""
+    plain = replace(program)
+    plain._filled["upload"] = ()
+    return plain
+
+
+def local_scores(
+    federation: Federation,
+    settings: Settings,
+    moment: Moment,
+    engine: Engine,
+    program: Program,
+    *,
+    most: int = 1000,
+) -> dict[str, Any]:
+    """Scores of the round's local models, had every member (at most ``most``) taken part.
+
+    ``program`` is :func:`as_trained`. ``accuracy`` and ``received`` (that of the model before local
+    training) weigh members by their test rows; ``mean``, ``std`` and ``worst_decile`` count each
+    member the same. The federation stays as it was.
+    """
+    trial = federation.snapshot()
+    members = evenly(moment.members, most)
+    data = [own_rows(settings, client, moment.round) for client in members]
+    before = [served(trial, settings, moment, client, engine) for client in members]
+    after = _trained(trial, replace(settings, program=program), moment, engine, members, before)
+    received = evaluate_own(settings.task, before, data)
+    own = evaluate_own(settings.task, after, data)
+    found = spread([s.accuracy for s in own if s.accuracy is not None])
+    each = {} if found is None else found._asdict()
+    return {
+        "accuracy": pooled_scores(own, data).accuracy,
+        "received": pooled_scores(received, data).accuracy,
+        **each,
+    }
+
+
+def _trained(
+    federation: Federation,
+    settings: Settings,
+    moment: Moment,
+    engine: Engine,
+    members: Sequence[int],
+    before: Sequence[Model],
+) -> list[Model]:
+    """Every member's model after its local training in this round."""
+    jobs = _one_job_each(federation, settings, moment, engine, members, before)
+    server = settings.method.only("serve")
+    personal = server is not None and server.fills("memory")
+    found: dict[int, Model] = {}
+    for k in sorted({job.model for job in jobs}):
+        order = make_order(federation, settings, moment, k, [j for j in jobs if j.model == k])
+        for results in engine.train(order):
+            for row, client in enumerate(results.clients):
+                model = Model(order.model.theta + results.delta[row], results.stats[row])
+                found[client] = model
+                if personal:  # what a client keeps predicts for it, once it has trained
+                    kept = tree.clone(tree.row(results.memories, row))
+                    federation.store.put(client, k, kept)
+    if personal:
+        return [served(federation, settings, moment, client, engine) for client in members]
+    return [found[client] for client in members]
+
+
+def _one_job_each(
+    federation: Federation,
+    settings: Settings,
+    moment: Moment,
+    engine: Engine,
+    members: Sequence[int],
+    before: Sequence[Model],
+) -> list[Job]:
+    """What every member would train: of several models the one that it is served."""
+    router = settings.method.only("route")
+    if router is None:
+        return [Job(client) for client in members]
+    index = settings.method.index(router)
+    view = server_view(federation, settings, moment, 0, index, engine, tuple(members))
+    wanted = dict(zip(members, before, strict=True))
+    jobs = [job for job in router.route(view) if job.client in wanted]
+    # the served model's job first, then any; of equals the first, which is the lower concept
+    jobs.sort(key=lambda j: federation.models[j.model].theta is not wanted[j.client].theta)
+    chosen: dict[int, Job] = {}
+    for job in jobs:
+        chosen.setdefault(job.client, job)
+    for client in set(members) - set(chosen):  # nobody's before its first round
+        same = [m.theta is wanted[client].theta for m in federation.models]
+        chosen[client] = Job(client, same.index(True) if True in same else 0)
+    return [chosen[client] for client in members]
