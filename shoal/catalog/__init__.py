@@ -13,10 +13,12 @@ from shoal.catalog.detect import (
     detect_disparity,
     detect_page_hinkley,
     measure_divergence,
+    measure_training_loss,
 )
 from shoal.catalog.five import (
     average,
     dynamic_init,
+    early_stop,
     fedagg,
     fedinit,
     flash,
@@ -50,6 +52,7 @@ __all__ = [
     "detect_page_hinkley",
     "ditto",
     "dynamic_init",
+    "early_stop",
     "fedacg",
     "fedadagrad",
     "fedadam",
@@ -74,6 +77,7 @@ __all__ = [
     "krum",
     "local_only",
     "measure_divergence",
+    "measure_training_loss",
     "median",
     "mfcl",
     "moon",

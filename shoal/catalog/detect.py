@@ -1,4 +1,4 @@
-"""Detectors of hidden shifts, and a measuring part: compose them with any method."""
+"""Detectors of hidden shifts, and measuring parts: compose them with any method."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Literal
 from shoal.catalog.registry import entry
 from shoal.method import Method
 from shoal.parts.detect import Adwin, Disparity, Divergence, PageHinkley
+from shoal.parts.training_loss import TrainingLoss
 
 
 @entry
@@ -49,3 +50,9 @@ def detect_disparity(threshold: float = 2.0, beta2: float = 0.9, least: int = 10
 def measure_divergence() -> Method:
     """FedInit's divergence of local models, reported each round; changes nothing (paper 2)."""
     return Method("measure_divergence", (Divergence(),), base=False)
+
+
+@entry
+def measure_training_loss() -> Method:
+    """The received model's loss on the participants' training data; changes nothing."""
+    return Method("measure_training_loss", (TrainingLoss(),), base=False)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from shoal.catalog.registry import entry
 from shoal.method import Method
+from shoal.part import Part
 from shoal.parts.anchor import ClientAnchor, ServerAnchor
 from shoal.parts.drift_aware import DriftAware
 from shoal.parts.early_stop import EarlyStop
 from shoal.parts.rates import AggregatedGradientRate
+from shoal.parts.rates_kept import PretrainedRate, RememberedRate
 from shoal.parts.relaxed_start import RelaxedStart
 from shoal.parts.session import SessionStart
 
@@ -23,6 +25,7 @@ def dynamic_init(
     similarity: Literal["per_tensor_normalized", "l2"] = "per_tensor_normalized",
     probe_rate: float = 0.5,
     first_session: Literal["initial", "latest"] = "initial",
+    pilot: Literal["trained", "random"] = "trained",
     keep: int | None = None,
     on: Sequence[str] = ("members",),
 ) -> Method:
@@ -34,6 +37,7 @@ def dynamic_init(
         similarity=similarity,
         probe_rate=probe_rate,
         first_session=first_session,
+        pilot=pilot,
         keep=keep,
         on=tuple(on),
     )
@@ -82,19 +86,34 @@ def flash(
 
 
 @entry
-def special(lam: float = 0.25, on: Sequence[str] = ("domain", "classes")) -> Method:
-    """SPECIAL: a server-side proximal anchor against forgetting (paper 4)."""
-    return Method("special", (ServerAnchor(lam=lam, on=tuple(on)),), "uniform", base=False)
+def early_stop(gamma: float = 0.04, l0: Literal["received", "inf"] = "received") -> Method:
+    """FLASH's client rule for any method: stop when another epoch no longer pays (paper 3)."""
+    return Method("early_stop", (EarlyStop(gamma=gamma, l0=l0),), base=False)
+
+
+@entry
+def special(
+    lam: float = 0.25,
+    decay_rate: bool = True,
+    on: Sequence[str] = ("domain", "classes"),
+) -> Method:
+    """SPECIAL: a server-side proximal anchor against forgetting (paper 4).
+
+    ``lam: 0`` is FedAvg with server rate 1/i; with ``decay_rate: false`` as well, FedAvg.
+    """
+    part = ServerAnchor(lam=lam, decay_rate=decay_rate, on=tuple(on))
+    return Method("special", (part,), "uniform", base=False)
 
 
 @entry
 def special_c(
     lam: float = 0.2,
-    every: Literal["epoch", "step"] = "epoch",
+    every: Literal["epoch", "step", "rate"] = "epoch",
+    decay_rate: bool = True,
     on: Sequence[str] = ("domain", "classes"),
 ) -> Method:
     """SPECIAL-C: the same anchor on the clients (paper 4)."""
-    part = ClientAnchor(lam=lam, every=every, on=tuple(on))
+    part = ClientAnchor(lam=lam, every=every, decay_rate=decay_rate, on=tuple(on))
     return Method("special_c", (part,), "uniform", base=False)
 
 
@@ -105,9 +124,28 @@ def fedagg(
     feedback: Literal["open loop", "closed loop"] = "open loop",
     eta_min: float | None = None,
     eta_max: float = 0.999,
+    probe_passes: int = 1,
+    direction: Literal["local", "mean"] = "local",
+    phi: Literal["probe", "history", "literal"] = "probe",
 ) -> Method:
-    """FedAgg: adaptive client rates from mean-field estimates (paper 5)."""
-    part = AggregatedGradientRate(
-        alpha=alpha, epochs=epochs, feedback=feedback, eta_min=eta_min, eta_max=eta_max
-    )
+    """FedAgg: adaptive client rates from mean-field estimates (paper 5).
+
+    ``phi`` says where the mean-field terms come from: a probe pass every round, the round before
+    (``history``), or Algorithm 1 as printed, once before training (``literal``).
+    """
+    if probe_passes < 1 or (phi != "probe" and probe_passes != 1):
+        raise ValueError(
+            f"fedagg: probe_passes is {probe_passes}; it must be at least 1, and is for phi: probe"
+        )
+    shared: dict[str, Any] = {
+        "alpha": alpha,
+        "epochs": epochs,
+        "feedback": feedback,
+        "eta_min": eta_min,
+        "eta_max": eta_max,
+        "direction": direction,
+    }
+    part: Part = AggregatedGradientRate(**shared, probe_passes=probe_passes)
+    if phi != "probe":
+        part = (RememberedRate if phi == "history" else PretrainedRate)(**shared)
     return Method("fedagg", (part,), base=False)

@@ -38,6 +38,15 @@ class TaskAnchor(Part):
     def server_rate(self, view: ServerView) -> float | Tensor:
         return 1.0 / (view.state.task + 1.0) if self.decay_rate else 1.0
 
+    def report(self, view: ServerView) -> dict[str, Tensor]:
+        """How far the task has moved the model, and the largest update that a client sent."""
+        assert view.uploads is not None
+        moved = torch.linalg.vector_norm(view.theta - view.state.point)
+        return {
+            "anchor_distance": moved,
+            "largest_update": moved.new_tensor(max(view.uploads.norms)),
+        }
+
 
 @dataclass(frozen=True, kw_only=True)
 class ServerAnchor(TaskAnchor):
@@ -67,14 +76,15 @@ class ClientAnchor(TaskAnchor):
     """From the second task on, ``x <- (x + 2 lam anchor) / (1 + 2 lam)`` at the end of every epoch.
 
     SPECIAL-C of the same paper. Parameters: ``lam`` (0.2; 0.1 for PACS), ``every`` (``epoch``, as
-    the listing; ``step``, as section 5 says).
+    the listing; ``step``, as section 5 says; ``rate``, at every step with ``lam`` times the rate of
+    the step, the size that a proximal step of the loss would have).
 
     Deviations: the mean is over the sampled clients (the paper prints all), and the true
     displacement goes up. The anchor point is paid for once a task.
     """
 
     lam: float = 0.2
-    every: Literal["epoch", "step"] = "epoch"
+    every: Literal["epoch", "step", "rate"] = "epoch"
 
     payload_once: ClassVar[Literal["round", "stage"]] = "stage"
 
@@ -83,11 +93,13 @@ class ClientAnchor(TaskAnchor):
         return Sent(theta, Pull(view.state.point, strength))
 
     def after_step(self, view: View, x: Tensor) -> tuple[Tensor, Tree]:
-        return (self._pulled(view, x) if self.every == "step" else x), ()
+        if self.every == "epoch":
+            return x, ()
+        return self._pulled(view, x, view.rate if self.every == "rate" else 1.0), ()
 
     def after_epoch(self, view: View) -> tuple[Tensor, Tree]:
-        return (self._pulled(view, view.x) if self.every == "epoch" else view.x), ()
+        return (self._pulled(view, view.x, 1.0) if self.every == "epoch" else view.x), ()
 
-    def _pulled(self, view: View, x: Tensor) -> Tensor:
-        strength = view.sent.strength
+    def _pulled(self, view: View, x: Tensor, share: Tensor | float) -> Tensor:
+        strength = view.sent.strength * share
         return (x + strength * view.sent.point) / (1.0 + strength)

@@ -34,7 +34,9 @@ class DriftAware(Part):
 
     Deviations: the printed ``sqrt(v) . d`` is read as a minus sign (its proofs need it). With
     ``guard`` the denominator is floored at ``tau``: where the proofs' assumption ``sqrt(v) >= d``
-    fails, the raw rule walks backwards. ``0/0`` in ``b3`` is 1.
+    fails, the raw rule walks backwards. ``0/0`` in ``b3`` is 1. Reported each round: means of
+    ``d``, of ``|D^2 - v|`` and of the effective rate, medians of ``b3`` and ``|d| / (sqrt(v) +
+    tau)``, and the share of coordinates with ``sqrt(v) < d``.
     """
 
     eta_g: float = 0.05
@@ -70,8 +72,16 @@ class DriftAware(Part):
         return beta3, beta3 * old.d + (1.0 - beta3) * surprise
 
     def report(self, view: ServerView) -> dict[str, Tensor]:
+        assert view.uploads is not None
         state = view.state
+        root = state.v.sqrt()
+        surprise = view.uploads.delta.square() - state.v
+        gap = root - state.d
         return {
             "gradient_disparity": state.d.mean(),
+            "disparity": surprise.abs().mean(),
             "effective_rate": (self.eta_g / state.denominator).mean(),
+            "beta3": state.beta3.median(),
+            "relative_disparity": (state.d.abs() / (root + self.tau)).median(),
+            "guarded_share": (gap < 0.0).to(gap.dtype).mean(),
         }

@@ -68,7 +68,8 @@ class ServerAdaptive(Part):
     Parameters: ``eta_g`` (0.1), ``beta1`` (0.9; Adagrad 0), ``beta2`` (0.99), ``tau`` (1e-3),
     ``v_init`` (``tau^2``; some frameworks start at 0).
 
-    Deviations: none; no bias correction, as in the paper.
+    Deviations: none; no bias correction, as in the paper. Reported each round: the means over
+    coordinates of the effective rate ``eta_g / (sqrt(v) + tau)`` and of ``|D^2 - v|``.
     """
 
     rule: Literal["adam", "yogi", "adagrad"] = "adam"
@@ -94,3 +95,11 @@ class ServerAdaptive(Part):
         if self.rule == "yogi":
             return v - (1.0 - self.beta2) * square * torch.sign(v - square)
         return v + square
+
+    def report(self, view: ServerView) -> dict[str, Tensor]:
+        assert view.uploads is not None
+        v: Tensor = view.state.v
+        return {
+            "disparity": (view.uploads.delta.square() - v).abs().mean(),
+            "effective_rate": (self.eta_g / (v.sqrt() + self.tau)).mean(),
+        }

@@ -24,6 +24,7 @@ class Sessions(NamedTuple):
     last: Tensor  # [past, P + S]
     probes: Tensor  # [past (+ 1), P]
     weights: Tensor  # the mix of the newest start
+    distances: Tensor  # and how far its probe lay from the past ones (similarity only)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +44,8 @@ class SessionStart(Part):
     weight tensor of G scaled to unit length, biases left out, distances averaged over tensors, as
     in the released code; ``l2``: eq. (5)), ``probe_rate`` (times the session's rate: 0.5, as
     released), ``first_session`` (``initial``: session P starts from ``w^0``, as released;
-    ``latest``), ``keep`` (most past sessions remembered; None keeps all).
+    ``latest``), ``pilot`` (``trained``; ``random``: probes begin at ``w^0`` instead of ``w_pilot``,
+    the paper's Table 14), ``keep`` (most past sessions remembered; None keeps all).
 
     Deviations: ``w^(V-1)`` and ``w^(sT+T-1)`` are read as "after V" and "after T" aggregations;
     ``G_s`` is saved for every ``s >= P``. Tensors of zero length are skipped.
@@ -56,6 +58,7 @@ class SessionStart(Part):
     similarity: Similarity = "per_tensor_normalized"
     probe_rate: float = 0.5
     first_session: Literal["initial", "latest"] = "initial"
+    pilot: Literal["trained", "random"] = "trained"
     keep: int | None = None
     on: tuple[Kind, ...] = ("members",)
 
@@ -66,7 +69,9 @@ class SessionStart(Part):
         empty = view.theta.new_zeros
         width = view.theta.numel() + view.model.stats.numel()
         size = view.theta.numel()
-        return Sessions(empty(()), empty(width), empty(0, width), empty(0, size), empty(0))
+        return Sessions(
+            empty(()), empty(width), empty(0, width), empty(0, size), empty(0), empty(0)
+        )
 
     def session_end(self, view: ServerView) -> tuple[Tree, Tree]:
         state, ended = view.state, torch.cat([view.theta, view.model.stats])
@@ -89,24 +94,33 @@ class SessionStart(Part):
             if self.first_session == "latest":
                 return Model(view.theta, view.model.stats), state
             return Model(view.initial, torch.zeros_like(view.model.stats)), state
-        weights = self._weights(view, state)
+        distances = self._distances(view, state)
+        weights = self._weights(state, distances)
         mixed = (weights[:, None] * state.last).sum(0)
         size = view.theta.numel()
-        return Model(mixed[:size], mixed[size:]), state._replace(weights=weights)
+        state = state._replace(weights=weights, distances=distances)
+        return Model(mixed[:size], mixed[size:]), state
 
     def _probe(self, view: ServerView) -> Tensor:
         """Where the members here would take the pilot model."""
         pilot = view.state.pilot[: view.theta.numel()]
+        if self.pilot == "random":
+            pilot = view.initial
         return view.reach.rehearse(pilot, self.V, self.probe_rate * view.rate) - pilot
 
-    def _weights(self, view: ServerView, state: Sessions) -> Tensor:
+    def _distances(self, view: ServerView, state: Sessions) -> Tensor:
+        """How far the newest probe lies from each past one."""
+        if self.strategy != "similarity":
+            return state.last.new_zeros(0)
+        now = state.probes[-1]
+        return torch.stack([self._distance(view, now, g) for g in state.probes[:-1]])
+
+    def _weights(self, state: Sessions, distances: Tensor) -> Tensor:
         past = state.last.shape[0]
         if self.strategy == "average":
             return state.last.new_full((past,), 1.0 / past)
         if self.strategy == "previous":
             return torch.eye(past, dtype=state.last.dtype)[-1]
-        now = state.probes[-1]
-        distances = torch.stack([self._distance(view, now, g) for g in state.probes[:-1]])
         return torch.softmax(-self.R * distances, 0)
 
     def _distance(self, view: ServerView, a: Tensor, b: Tensor) -> Tensor:
@@ -121,4 +135,10 @@ class SessionStart(Part):
         return torch.stack(found).mean() if found else a.new_zeros(())
 
     def report(self, view: ServerView) -> dict[str, Tensor]:
-        return {"session_weights": view.state.weights}
+        """The newest start: its number, the past sessions' weights in it and their distances."""
+        state = view.state
+        return {
+            "session_started": state.session,
+            "session_weights": state.weights,
+            "session_distances": state.distances,
+        }

@@ -11,7 +11,7 @@ from torch import Tensor
 from shoal.federation import Federation, Settings
 from shoal.part import Part
 from shoal.round import RoundReport, play_round
-from shoal.store import Memories
+from shoal.store_files import Memories
 from shoal.tree import Tree
 from shoal.types import Model
 from shoal.verify.recorder import Watched

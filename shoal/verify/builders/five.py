@@ -9,7 +9,8 @@ import torch
 from shoal import catalog
 from shoal.method import Method
 from shoal.parts.drift_aware import DriftAware
-from shoal.parts.rates import AggregatedGradientRate, control_rates
+from shoal.parts.mean_field import control_rates
+from shoal.parts.rates import AggregatedGradientRate
 from shoal.parts.session import SessionStart
 from shoal.verify.history import History
 from shoal.verify.recorder import Recorder

@@ -1,0 +1,147 @@
+"""The same control problem with mean-field terms that are not probed every round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from shoal.part import Stepped, question
+from shoal.parts.mean_field import Trajectory, pretrained
+from shoal.parts.rates import Chosen, ControlledRate
+from shoal.tree import Tree
+from shoal.types import Work
+from shoal.view import ServerView, View
+
+
+class Kept(NamedTuple):
+    """A mean trajectory; ``known`` is 1 once there is one, ``sweeps`` what it took."""
+
+    phi1: Tensor
+    phi2: Tensor
+    known: Tensor
+    sweeps: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptRate(ControlledRate):
+    """What both share: a trajectory that stays on the server between rounds."""
+
+    def server_state(self, view: ServerView) -> Tree:
+        zero = view.theta.new_zeros(())
+        phi1, phi2 = super().server_state(view)
+        return Kept(phi1, phi2, zero, zero)
+
+    def _base_rates(self, view: ServerView) -> Tensor:
+        return view.theta.new_full((self.epochs,), view.rate)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainedRate(KeptRate):
+    """FedAgg's Algorithm 1 as it is printed: mean-field terms once, before training, over all
+    members, used in every round.
+
+    The first estimate is a walk at the base rate; then sweeps along ``phi1`` (eq. 14) with the
+    rates of eq. (15) until a signed sum of changes is at most ``tolerance``, or ``most`` sweeps.
+    "FedAgg: Adaptive Federated Learning with Aggregated Gradients", 2023, Algorithms 1 and 2.
+
+    Parameters: ``tolerance`` (0.001), ``most`` (100); the others as in ``AggregatedGradientRate``.
+
+    Deviations: the listing names no first estimate beyond "at least 0"; with zero it would stop at
+    once with zero rates, so the walk stands in. ``phi2_L`` is updated too, without which the last
+    rate has no meaning. The terms of later rounds need models that do not exist before training,
+    so those of the first stand for all. Rates shrink towards 0 with every sweep and are clipped.
+    """
+
+    tolerance: float = 1e-3
+    most: int = 100
+
+    def ask(self, view: ServerView) -> Tree:
+        if bool(view.state.known > 0):
+            return view.state
+        everybody = replace(view, cohort=tuple(view.members))
+
+        def gradients(points: Tensor) -> Tensor:
+            answers = view.reach.ask(self.gradients_at, points, everybody.cohort)
+            return torch.stack(answers).mean(0)
+
+        first = self._probe(everybody, self._base_rates(view))
+        end = pretrained(
+            first, gradients, self.alpha, tolerance=self.tolerance, most=self.most, test="signed"
+        )
+        one = view.theta.new_ones(())
+        return Kept(*end.trajectory, one, one * end.sweeps)
+
+    @question
+    def gradients_at(self, view: View, payload: Tree) -> Tree:
+        """The client's full gradient at every point of a path."""
+        return torch.stack([view.full_grad(point) for point in payload])
+
+    def report(self, view: ServerView) -> dict[str, Tensor]:
+        return {**super().report(view), "sweeps": view.state.sweeps}
+
+
+class Walked(NamedTuple):
+    """A client's own trajectory while it trains, beside its rates."""
+
+    chosen: Chosen
+    gradients: Tensor  # [L, P]
+    points: Tensor  # [L + 1, P]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RememberedRate(KeptRate):
+    """Rates from the trajectory of the round before, moved to the new start: no probe pass.
+
+    ``phi2_k <- w^t + (phi2_k - w^{t-1})``; unmoved, the old trajectory would make rates negative.
+    A cheaper reading of "FedAgg: Adaptive Federated Learning with Aggregated Gradients", 2023. The
+    first round walks once at the base rate.
+
+    Parameters: as in ``AggregatedGradientRate``.
+
+    Deviations: the paper has no such option. Clients send the full gradient and the model of every
+    epoch beside the update, which costs bytes instead of passes.
+    """
+
+    @property
+    def train_data(self) -> bool:
+        return True
+
+    def ask(self, view: ServerView) -> Tree:
+        phi1, phi2, known, sweeps = view.state
+        if bool(known > 0):
+            return Kept(phi1, view.theta + (phi2 - phi2[0]), known, sweeps)
+        found = self._probe(view, self._base_rates(view))
+        return Kept(*found, torch.ones_like(known), sweeps)
+
+    def scratch(self, view: View) -> Tree:
+        gradients = view.received.expand(self.epochs, -1) * 0.0
+        points = view.received.expand(self.epochs + 1, -1) * 1.0
+        first = torch.arange(self.epochs) == 0
+        here = torch.where(first.unsqueeze(-1), view.full_grad(view.x), gradients)
+        return Walked(super().scratch(view), here, points)
+
+    def after_epoch(self, view: View) -> tuple[Tensor, Tree]:
+        chosen, gradients, points = view.scratch
+        done = view.epoch + 1
+        at = torch.arange(self.epochs + 1) == done
+        points = torch.where(at.unsqueeze(-1), view.x, points)
+        if done < self.epochs:
+            here = torch.arange(self.epochs) == done
+            gradients = torch.where(here.unsqueeze(-1), view.full_grad(view.x), gradients)
+        return view.x, Walked(self._next(view, chosen), gradients, points)
+
+    def upload(self, view: View, delta: Tensor, work: Work) -> tuple[Tensor, Tree]:
+        chosen, gradients, points = view.scratch
+        return delta, (chosen.raw, chosen.used, gradients, points)
+
+    def _chosen(self, view: View) -> Chosen:
+        chosen: Chosen = view.scratch.chosen
+        return chosen
+
+    def anchor(self, view: ServerView, theta: Tensor) -> Stepped:
+        """Leaves the model alone; remembers the mean trajectory of this round."""
+        walked = Trajectory(*(leaf.mean(0) for leaf in view.payload[2:]))
+        return Stepped(theta, view.state._replace(phi1=walked.phi1, phi2=walked.phi2))

@@ -1,0 +1,106 @@
+"""Figures by name: functions that look at a run directory and return one number, or None.
+
+>>> from shoal.reproduce.measures import find
+>>> find("first_rounds").__name__
+'first_rounds'
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from shoal.config import load
+from shoal.config.config import Config
+from shoal.errors import UserError, suggestion
+from shoal.reproduce.recipe import Call, call_of
+from shoal.rundir import RunDir
+from shoal.summary import read_rounds
+
+Measure = Callable[..., float | None]
+MEASURES: dict[str, Measure] = {}
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A finished run, its files read when they are asked for."""
+
+    path: Path
+
+    @cached_property
+    def records(self) -> list[dict[str, Any]]:
+        """One mapping a round, as in ``rounds.jsonl``."""
+        return list(read_rounds(RunDir(self.path).rounds))
+
+    @cached_property
+    def config(self) -> Config:
+        return load(RunDir(self.path).config)
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(RunDir(self.path).summary.read_text(encoding="utf-8"))
+        return found
+
+    @property
+    def accuracy(self) -> list[float | None]:
+        return [record["accuracy"] for record in self.records]
+
+    def sessions(self) -> list[range]:
+        """The rounds of every session."""
+        starts: list[int] = []
+        for place, record in enumerate(self.records):
+            if not place or record["session"] != self.records[place - 1]["session"]:
+                starts.append(place)
+        ends = [*starts[1:], len(self.records)]
+        return [range(a, b) for a, b in zip(starts, ends, strict=True)]
+
+
+def measure(function: Measure) -> Measure:
+    """Registers a measure under its own name; its keyword arguments are its options."""
+    MEASURES[function.__name__] = function
+    return function
+
+
+def find(name: str) -> Measure:
+    """A measure by its name, or the user's as ``module:function``."""
+    _discover()
+    if name in MEASURES:
+        return MEASURES[name]
+    module, _, attribute = name.partition(":")
+    if not attribute:
+        raise UserError(f"measure {name!r} is not known; {suggestion(name, MEASURES)}")
+    try:
+        made: Measure = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"measure {name!r} cannot be imported ({error})") from None
+    return made
+
+
+def check(call: Call) -> None:
+    """Refuse a measure that does not exist, or an option that it does not have."""
+    name, options = call_of(call)
+    known = list(inspect.signature(find(name)).parameters)[1:]
+    for option in options:
+        if option not in known:
+            raise UserError(f"measure {name!r} has no option {option!r}; "
+                            f"{suggestion(option, known)}")  # fmt: skip
+
+
+def measured(call: Call, run: Reading) -> float | None:
+    """The figure that a recipe asks of a run."""
+    name, options = call_of(call)
+    return find(name)(run, **options)
+
+
+@cache
+def _discover() -> None:
+    package = import_module("shoal.reproduce.measures")
+    for module in pkgutil.iter_modules(package.__path__):
+        import_module(f"shoal.reproduce.measures.{module.name}")

@@ -1,0 +1,109 @@
+"""Figures of a sequence of tasks, from the accuracy on every task so far in every round."""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+from shoal.reproduce.measures import Reading, measure
+
+
+def of_task(run: Reading, task: int, during: int) -> list[float]:
+    """Accuracies (shares) on a task in the rounds of a stage, as far as they were measured."""
+    found = (r["tasks"].get(f"task {task}") for r in run.records if r["task"] == during)
+    return [float(v) for v in found if v is not None]
+
+
+def tasks(run: Reading) -> int:
+    return 1 + max(int(r["task"]) for r in run.records)
+
+
+@measure
+def own_task(run: Reading, *, task: int = -1, times: float = 100.0) -> float | None:
+    """Accuracy on a task after the last round of the run; -1 is the last task."""
+    last = tasks(run) - 1
+    found = of_task(run, task if task >= 0 else last + 1 + task, last)
+    return times * found[-1] if found else None
+
+
+@measure
+def learnt(run: Reading) -> float | None:
+    """Mean over tasks of the accuracy right after each was learnt, in percent."""
+    found = [of_task(run, task, task) for task in range(tasks(run))]
+    return 100.0 * fmean(f[-1] for f in found) if all(found) else None
+
+
+@measure
+def rounds_to_best(run: Reading) -> float | None:
+    """The round of a task's best accuracy while it is learnt, summed over tasks."""
+    total = 0
+    for task in range(tasks(run)):
+        found = of_task(run, task, task)
+        if not found:
+            return None
+        total += 1 + found.index(max(found))
+    return float(total)
+
+
+@measure
+def while_learning(
+    run: Reading, *, task: int, during: int, first: int, rounds: int
+) -> float | None:
+    """Mean accuracy on a task over some rounds of a stage, in percent."""
+    found = of_task(run, task, during)[first : first + rounds]
+    return 100.0 * fmean(found) if found else None
+
+
+@measure
+def both_tasks(run: Reading) -> float | None:
+    """Mean accuracy on the first two tasks after the last round of the second, in percent."""
+    found = [of_task(run, task, 1) for task in (0, 1)]
+    return 100.0 * fmean(f[-1] for f in found) if all(found) else None
+
+
+@measure
+def bytes_a_round(run: Reading) -> float | None:
+    """Bytes up and down, mean over rounds."""
+    return fmean(r["bytes_up"] + r["bytes_down"] for r in run.records)
+
+
+@measure
+def seconds_a_round(run: Reading) -> float | None:
+    """Seconds a round without evaluation, mean over rounds."""
+    return fmean(r["seconds"] - r.get("seconds_evaluating", 0.0) for r in run.records)
+
+
+@measure
+def client_megabytes(run: Reading) -> float | None:
+    """What a client holds: the model and what it keeps between rounds, in 2^20 bytes."""
+    cost = run.summary.get("cost")
+    if cost is None:
+        return None
+    return float((1.0 + cost["client"]) * run.summary["parameters"] * 4 / 2**20)
+
+
+@measure
+def anchor_bound(run: Reading) -> float | None:
+    """The largest ratio, over rounds of tasks after the first, of the distance from the task's
+    start to ``eta_g D / lambda``, D the largest client update so far; at most 1 if the bound holds.
+
+    D is at most the rate times local steps times the largest gradient, so the printed bound is
+    never smaller than this one.
+    """
+    lam = _lambda(run)
+    if not lam:
+        return None
+    largest, worst = 0.0, 0.0
+    for record in run.records:
+        largest = max(largest, float(record["largest_update"]))
+        if record["task"] > 0:
+            bound = largest / (record["task"] + 1) / lam
+            worst = max(worst, float(record["anchor_distance"]) / bound)
+    return worst
+
+
+def _lambda(run: Reading) -> float | None:
+    method = run.config.method
+    for item in method if isinstance(method, list) else [method]:
+        if isinstance(item, dict) and "special" in item:
+            return float((item["special"] or {}).get("lam", 0.25))
+    return None

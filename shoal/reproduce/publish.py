@@ -1,0 +1,164 @@
+"""The files that a reproduction leaves: cells, claims, and a page for a folder of results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from shoal.reports.curves import draw_curves
+from shoal.reports.runs import Story, read_story
+from shoal.reproduce.cells import Cell
+from shoal.reproduce.claims import Decided, decided
+from shoal.reproduce.library import folder as recipe_folder
+from shoal.reproduce.machine import commit, machine
+from shoal.reproduce.measures import Reading
+from shoal.reproduce.page import page
+from shoal.reproduce.results import Result
+from shoal.reproduce.tables import (
+    agreement,
+    cells_csv,
+    cells_md,
+    claims_csv,
+    claims_md,
+    markdown_table,
+)
+from shoal.rundir import write_text
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was found, and how it came about."""
+
+    paper: str
+    results: Sequence[Result]
+    cells: Sequence[Cell]
+    command: str
+    seconds: float  # that this command took
+    left: Mapping[Path, str]  # runs that did not finish, and why
+
+    @property
+    def claims(self) -> list[Decided]:
+        """Decided from the variant that comes first."""
+        first = self.results[0].variant if self.results else ""
+        return decided(self.paper, [r for r in self.results if r.variant == first])
+
+
+def write(report: Report, out: Path) -> list[Decided]:
+    """``cells.csv``, ``cells.md``, ``cells.html``, ``claims.csv``, ``claims.md``."""
+    out.mkdir(parents=True, exist_ok=True)
+    claims, title = report.claims, f"{report.paper}: printed and reproduced"
+    note = f"{report.command}. {agreement(report.results)}."
+    write_text(out / "cells.csv", cells_csv(report.results))
+    write_text(out / "cells.md", f"# {title}\n\n{cells_md(report.results)}")
+    write_text(out / "cells.html", page(title, note, report.results, claims))
+    write_text(out / "claims.csv", claims_csv(claims))
+    write_text(out / "claims.md", f"# Claims of {report.paper}\n\n{claims_md(claims)}")
+    return claims
+
+
+def publish(report: Report, folder: Path) -> Path:
+    """One Markdown page: how it was made, agreement, claims, then every cell."""
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / f"{report.paper}.md"
+    parts = [
+        f"# {report.paper}",
+        _how(report),
+        "## Agreement",
+        _agreement(report),
+        "## Claims",
+        claims_md(report.claims),
+        "## Curves",
+        _curves(report, folder),
+        "## Cells",
+        "`±` is the sample standard deviation over seeds.",
+        cells_md(report.results),
+    ]
+    preface = recipe_folder() / report.paper / "preface.md"
+    if preface.exists():  # words that belong on the first page
+        parts.insert(1, preface.read_text(encoding="utf-8").strip())
+    write_text(target, "\n\n".join(part.strip() for part in parts) + "\n")
+    return target
+
+
+def _how(report: Report) -> str:
+    seconds = sum(_seconds(path) for path in _runs(report.results))
+    lines = [
+        f"- command: `{report.command}`",
+        f"- {commit()}; {datetime.now(UTC):%Y-%m-%d}",
+        f"- machine: {machine()}",
+        f"- {len(_runs(report.results))} runs, {seconds / 3600:.2f} core-hours in rounds",
+    ]
+    variants = {
+        f"{c.recipe.table}, {c.variant}": c.recipe.variants[c.variant].about for c in report.cells
+    }
+    merged: dict[str, list[str]] = {}
+    for name, about in variants.items():
+        merged.setdefault(about, []).append(name)
+    lines += [f"- {'; '.join(names)}: {about}" for about, names in merged.items()]
+    lines += [f"- reduced {t}: {about}" for t, about in _reductions(report.cells).items()]
+    return "\n".join(lines)
+
+
+def _curves(report: Report, folder: Path) -> str:
+    """The first cell of every table and data set: one line a method, its first seed."""
+    shown: dict[tuple[str, str], dict[str, Path]] = {}
+    places: dict[tuple[str, str], str] = {}
+    for r in report.results:
+        key = (r.table, r.dataset)
+        if not r.runs or places.setdefault(key, r.axis_place) != r.axis_place:
+            continue
+        shown.setdefault(key, {}).setdefault(r.method, next(iter(r.runs.values())))
+    lines = []
+    for key, runs in shown.items():
+        if len(runs) < 2:
+            continue
+        name = "-".join([report.paper, *key]).casefold().replace(" ", "-") + ".png"
+        stories = ended_together([read_story(path) for path in runs.values()])
+        if any(story.accuracy for story in stories):
+            (folder / "images").mkdir(exist_ok=True)
+            draw_curves(stories, folder / "images" / name, list(runs))
+            lines.append(f"{key[0]}, {key[1]}: {places[key]}\n\n![curves](images/{name})")
+    return "\n\n".join(lines) or "None."
+
+
+def ended_together(stories: Sequence[Story]) -> list[Story]:
+    """Runs with their last rounds side by side: those without a pilot begin later."""
+    longest = max(len(story.records) for story in stories)
+    out = []
+    for story in stories:
+        late = longest - len(story.records)
+        records = [{**record, "round": record["round"] + late} for record in story.records]
+        out.append(story._replace(records=records))
+    return out
+
+
+def _reductions(cells: Sequence[Cell]) -> dict[str, str]:
+    return {
+        c.recipe.table: c.recipe.reduced.about
+        for c in cells
+        if c.reduced and c.recipe.reduced is not None
+    }
+
+
+def _agreement(report: Report) -> str:
+    """One row a table, data set, variant and base algorithm."""
+    found: dict[tuple[str, ...], list[Result]] = {}
+    for r in report.results:
+        kind = f"{r.variant}, reduced" if r.reduced else r.variant
+        key = (r.table, r.dataset, kind, r.columns.get("base_algorithm", ""))
+        found.setdefault(key, []).append(r)
+    rows = [
+        (*key, str(len({s for r in mine for s in r.values})), agreement(mine))
+        for key, mine in found.items()
+    ]
+    return markdown_table(("table", "data", "variant", "with", "seeds", "agreement"), rows)
+
+
+def _runs(results: Sequence[Result]) -> set[Path]:
+    return {path for r in results for path in r.runs.values()}
+
+
+def _seconds(path: Path) -> float:
+    return float(Reading(path).summary["seconds"])

@@ -1,0 +1,168 @@
+"""Cells as CSV and Markdown: the paper's figure, ours, the difference, and what stands beside."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from shoal.reproduce.claims import Decided
+from shoal.reproduce.results import Result
+
+COLUMNS = (
+    "paper", "table", "dataset", "setting", "method", "metric", "printed", "ours", "spread",
+    "seeds", "difference",
+)  # fmt: skip
+CLAIM_COLUMNS = ("paper", "claim", "verdict", "numbers", "rule", "statement", "printed_holds",
+                 "priority")  # fmt: skip
+
+
+def cells_csv(results: Iterable[Result]) -> str:
+    """``cells.csv``: one row a figure; what was not printed or not run is empty."""
+    rows = [
+        (
+            r.paper, r.table, r.dataset, r.setting, r.method, r.name, _cell(r.printed),
+            _cell(r.mean), _cell(r.spread), " ".join(str(s) for s in r.values), _cell(r.difference),
+        )
+        for r in results
+    ]  # fmt: skip
+    return _csv(COLUMNS, rows)
+
+
+def claims_csv(claims: Iterable[Decided]) -> str:
+    rows = [
+        (
+            d.claim["paper"], d.claim["id"], d.verdict.answer, d.verdict.numbers, d.rule,
+            d.claim["statement"], d.claim["printed_holds"]["verdict"], d.claim["priority"],
+        )
+        for d in claims
+    ]  # fmt: skip
+    return _csv(CLAIM_COLUMNS, rows)
+
+
+def _csv(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def _cell(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}".rstrip("0").rstrip(".")
+
+
+@dataclass(frozen=True)
+class Block:
+    """The cells of one table and data set in one variant, as rows of text."""
+
+    title: str
+    agreement: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    gaps: tuple[float | None, ...]  # the difference of each row
+
+
+def by_block(results: Sequence[Result]) -> list[list[Result]]:
+    """Results of the same table, data set and variant."""
+    found: dict[tuple[str, str, str, bool], list[Result]] = {}
+    for r in results:
+        found.setdefault((r.table, r.dataset, r.variant, r.reduced), []).append(r)
+    return list(found.values())
+
+
+def block_title(first: Result) -> str:
+    kind = f"{first.variant}, reduced" if first.reduced else first.variant
+    return f"{first.table}, {first.dataset} ({kind})"
+
+
+def blocks(results: Sequence[Result]) -> list[Block]:
+    """One block a table, data set and variant; rows have their other figures beside them."""
+    return [_block(block_title(mine[0]), mine) for mine in by_block(results)]
+
+
+def _block(title: str, results: Sequence[Result]) -> Block:
+    others = list(dict.fromkeys(r.name for r in results if r.beside))
+    header = ("setting", "method", "figure", "printed", "ours", "difference", *others)
+    rows, gaps = [], []
+    for first, beside in with_beside(results):
+        shown = {r.name: _spread(r.mean, r.spread) for r in beside}
+        rows.append(
+            (
+                first.place,
+                first.method,
+                first.name,
+                _spread(first.printed, first.printed_std),
+                _spread(first.mean, first.spread),
+                "" if first.difference is None else f"{first.difference:+.2f}",
+                *(shown.get(name, "") for name in others),
+            )
+        )
+        gaps.append(first.difference)
+    return Block(title, agreement(results), header, tuple(rows), tuple(gaps))
+
+
+def with_beside(results: Sequence[Result]) -> Iterator[tuple[Result, list[Result]]]:
+    """Every compared figure with those that follow it."""
+    group: list[Result] = []
+    for result in results:
+        if not result.beside and group:
+            yield group[0], group[1:]
+            group = []
+        group.append(result)
+    if group:
+        yield group[0], group[1:]
+
+
+def agreement(results: Iterable[Result], within: float = 2.0) -> str:
+    """How many compared cells are near what is printed."""
+    compared = [r for r in results if not r.beside and r.printed is not None]
+    gaps = [abs(r.difference) for r in compared if r.difference is not None]
+    if not gaps:
+        return f"0 of {len(compared)} printed cells run" if compared else "nothing printed"
+    near = sum(g <= within for g in gaps)
+    share = 100 * near / len(gaps)
+    return (
+        f"{near} of {len(gaps)} cells run ({share:.0f}%) within {within:g} of print; mean gap "
+        f"{sum(gaps) / len(gaps):.2f}, largest {max(gaps):.2f}; {len(compared)} printed"
+    )
+
+
+def _spread(mean: float | None, spread: float | None) -> str:
+    if mean is None:
+        return ""
+    return f"{mean:.2f}" if spread is None else f"{mean:.2f} ± {spread:.2f}"
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table; bars inside a cell are escaped."""
+    lines = ["| " + " | ".join(header) + " |", "|---" * len(header) + "|"]
+    for row in rows:
+        cells = [str(cell).replace("|", "\\|").replace("\n", " ") for cell in row]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def cells_md(results: Sequence[Result]) -> str:
+    parts = []
+    for block in blocks(results):
+        table = markdown_table(block.header, block.rows)
+        parts.append(f"### {block.title}\n\n{block.agreement}.\n\n{table}")
+    return "\n".join(parts)
+
+
+def claims_md(claims: Iterable[Decided]) -> str:
+    header = ("claim", "verdict", "what is claimed", "numbers", "rule", "as printed")
+    rows = [
+        (
+            d.claim["id"],
+            f"**{d.verdict.answer}**",
+            d.claim["statement"],
+            d.verdict.numbers,
+            d.rule,
+            d.claim["printed_holds"]["verdict"],
+        )
+        for d in claims
+    ]
+    return markdown_table(header, rows)

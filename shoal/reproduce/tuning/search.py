@@ -1,0 +1,107 @@
+"""Trials as run directories, and what they come to."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shoal.config.config import Config, from_mapping
+from shoal.reproduce.pool import Task
+from shoal.reproduce.results import run_name
+from shoal.reproduce.tuning.space import Setting, grid_of, trials
+from shoal.rundir import RunDir
+
+HELD_OUT = 0.2  # of every client's rows, where the config holds out none
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One setting of one method, scored on rows that it does not train on."""
+
+    method: str
+    setting: Setting
+    task: Task
+
+    def score(self, name: str) -> float | None:
+        """A figure of the finished run's summary."""
+        where = RunDir(self.task.path)
+        if not where.finished:
+            return None
+        found = json.loads(where.summary.read_text(encoding="utf-8")).get(name)
+        return None if found is None else float(found)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is tuned: a base config, methods, and how many trials each of them gets."""
+
+    base: Mapping[str, Any]
+    methods: Sequence[str]
+    count: int
+    rates: Sequence[float]
+    seed: int
+
+    def all(self, runs: Path) -> list[Trial]:
+        out = []
+        for method in self.methods:
+            own = grid_of(method)
+            for setting in trials(method, self.count, self.rates, self.seed, own):
+                config = self.config(method, setting, held_out=True)
+                out.append(Trial(method, setting, Task(runs / run_name(config), config)))
+        return out
+
+    def config(
+        self, method: str, setting: Setting, held_out: bool, seed: int | None = None
+    ) -> Config:
+        """The base with a method's setting; with ``held_out`` it is scored on members' own rows
+        that are held out, else as the base says."""
+        values = copy.deepcopy(dict(self.base))
+        local = dict(values.get("local") or {})
+        local["rate"] = setting["local.rate"]
+        own = {k: v for k, v in setting.items() if k != "local.rate"}
+        values["method"] = {method: own} if own else method
+        if held_out:
+            if local.get("validation", "auto") in ("auto", 0):
+                local["validation"] = HELD_OUT
+            values["evaluate"] = {**(values.get("evaluate") or {}), "on": "members"}
+        values["local"] = local
+        values["seed"] = self.seed if seed is None else seed
+        return from_mapping(values)
+
+
+def best(found: Sequence[Trial], score: str) -> dict[str, Trial]:
+    """The best trial of every method that has one that finished; the earlier one of equals."""
+    out: dict[str, Trial] = {}
+    for trial in found:
+        value = trial.score(score)
+        if value is None:
+            continue
+        before = out.get(trial.method)
+        if before is None or value > (before.score(score) or float("-inf")):
+            out[trial.method] = trial
+    return out
+
+
+def finals(
+    plan: Plan, winners: Mapping[str, Trial], seeds: Sequence[int], runs: Path
+) -> dict[str, dict[int, Task]]:
+    """The best settings once more: on all rows, scored as the base says, for every seed."""
+    out: dict[str, dict[int, Task]] = {}
+    for method, trial in winners.items():
+        for seed in seeds:
+            config = plan.config(method, trial.setting, held_out=False, seed=seed)
+            out.setdefault(method, {})[seed] = Task(runs / run_name(config), config)
+    return out
+
+
+def final_scores(tasks: Mapping[str, Mapping[int, Task]], score: str) -> dict[str, list[float]]:
+    """The score of every method's finished runs on test rows, in percent."""
+    found = {}
+    for method, mine in tasks.items():
+        scores = [Trial(method, {}, task).score(score) for task in mine.values()]
+        found[method] = [100.0 * value for value in scores if value is not None]
+    return found

@@ -1,0 +1,145 @@
+"""Verdicts of the four papers, from cells written by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from shoal.reproduce.claims import DECIDE, decided
+from shoal.reproduce.results import Result
+from shoal.reproduce.verdicts.ranking import spearman
+
+PAPERS = {"flash": 22, "fedagg": 14, "special": 18, "fedinit": 15}
+
+
+def cell(
+    paper: str, table: str, name: str, method: str, values: Sequence[float], **more: str
+) -> Result:
+    variant, printed = more.pop("variant", "paper"), more.pop("printed", None)
+    return Result(
+        paper, table, {**more, "method": method}, name, variant, False,
+        None if printed is None else float(printed), None, "%", dict(enumerate(values)), {},
+    )  # fmt: skip
+
+
+def answer(paper: str, claim: str, results: Sequence[Result]) -> tuple[str, str]:
+    found = next(d for d in decided(paper, results) if d.claim["id"] == claim)
+    return found.verdict.answer, found.verdict.numbers
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_claims_have_rules_and_nothing_run_is_not_run(paper: str) -> None:
+    found = decided(paper, [])
+    assert {d.verdict.answer for d in found} == {"not run"}
+    assert sum(bool(d.rule) for d in found) >= PAPERS[paper]
+    other = [cell(paper, "Table 99", "nothing", "FedAvg", [1.0], task="x", setting="y")]
+    ids = [d.claim["id"] for d in found if d.claim["id"] in DECIDE]
+    assert {answer(paper, claim, other)[0] for claim in ids} == {"not run"}
+
+
+def dips(flash: float, yogi: float, variant: str = "paper") -> list[Result]:
+    names = ("accuracy_dip", "global dip in means of 10 rounds")
+    return [
+        cell(
+            "flash",
+            "Table 7",
+            name,
+            method,
+            [v, v + 0.1, v - 0.1],
+            task="Synthetic",
+            variant=variant,
+        )
+        for name in names
+        for method, v in (("FLASH", flash), ("FedYogi", yogi), ("Oracle", 99.0))
+    ]
+
+
+def test_a_gap_that_comes_from_more_local_work_is_told_but_does_not_count() -> None:
+    equal, printed = dips(85.0, 86.0), dips(91.0, 86.0, "authors")
+    verdict, numbers = answer("flash", "flash-05", [*equal, *printed])
+    assert verdict == "fails" and "printed set-up, local: holds" in numbers
+    assert answer("flash", "flash-05", dips(91.0, 86.0))[0] == "holds"
+    assert answer("flash", "flash-05", printed)[0] == "not run"  # equal work was not run
+
+
+def linear(fedagg: float, control: float) -> list[Result]:
+    out = []
+    for setting in ("MNIST Linear IID", "MNIST Linear two shards"):
+        for method, value, printed in (
+            ("FedAvg", 88.1, "88.23"),
+            ("FedAgg", fedagg, "90.35"),
+            ("FedAvg at FedAgg's rate", control, None),
+        ):
+            more = {"setting": setting, "participation": "20%"}
+            if printed is not None:
+                more["printed"] = printed
+            out.append(cell("fedagg", "Table III", "test_accuracy", method, [value] * 3, **more))
+    return out
+
+
+def test_fedaggs_gain_stands_beside_the_control() -> None:
+    verdict, numbers = answer("fedagg", "fedagg-03", linear(90.2, 90.2))
+    assert verdict == "holds" and "over FedAvg at FedAgg's rate: +0.00 to +0.00" in numbers
+    assert answer("fedagg", "fedagg-03", linear(88.6, 88.0))[0] == "partly"  # above, but not as far
+    assert answer("fedagg", "fedagg-03", linear(87.0, 88.0))[0] == "fails"
+
+
+def test_fedagg_alpha_follows_ranks() -> None:
+    cells = [
+        cell(
+            "fedagg", "Alpha", "final accuracy", "FedAgg", [90.0 - 3 * a], alpha=str(a), partition=p
+        )
+        for a in (0.01, 0.05, 0.1, 0.5, 0.9)
+        for p in ("IID", "two shards")
+    ]
+    assert answer("fedagg", "fedagg-10", cells)[0] == "holds"
+
+
+def sequence(special: float, control: float) -> list[Result]:
+    values = {
+        "FedAvg": (45.0, -38.0), "FedAvg with server rate 1/i": (control, -17.0),
+        "SPECIAL": (44.0, -2.0), "SPECIAL lambda 0.05": (special, -10.0), "SPECIAL-C": (37.0, -4.0),
+    }  # fmt: skip
+    return [
+        cell("special", "Table 1", name, method, [v[i]] * 3, dataset="Digit-10")
+        for method, v in values.items()
+        for i, name in enumerate(("ACC", "BWT"))
+    ]
+
+
+def test_special_is_taken_at_its_better_lambda_and_told_beside_the_control() -> None:
+    verdict, numbers = answer("special", "special-02", sequence(55.0, 57.0))
+    assert verdict == "holds" and "over FedAvg with server rate 1/i: ACC -2.00" in numbers
+    assert answer("special", "special-01", sequence(55.0, 57.0))[0] == "holds"
+    assert answer("special", "special-04", sequence(55.0, 57.0))[0] == "partly"  # ACC far lower
+
+
+def betas(peak: float) -> list[Result]:
+    accuracy = {
+        -0.2: 70,
+        -0.1: 75,
+        0: 80,
+        0.01: 80.5,
+        0.02: 81,
+        0.05: 82,
+        0.1: peak,
+        0.15: 50,
+        0.2: 40,
+    }
+    return [
+        cell("fedinit", "Table 3", name, f"FedInit(beta={b:g})", [v, v + 0.01])
+        for b, a in accuracy.items()
+        for name, v in (("test_accuracy", float(a)), ("divergence", 100.0 - a))
+    ]
+
+
+def test_fedinit_beta_and_divergence() -> None:
+    assert answer("fedinit", "fedinit-09", betas(84.0))[0] == "holds"
+    assert answer("fedinit", "fedinit-09", betas(79.0))[0] != "holds"
+    assert answer("fedinit", "fedinit-10", betas(84.0))[0] == "holds"
+
+
+def test_rank_correlation() -> None:
+    assert spearman([1, 2, 3, 4], [1, 2, 3, 4]) == pytest.approx(1.0)
+    assert spearman([1, 2, 3], [5, 5, 5]) == 0.0

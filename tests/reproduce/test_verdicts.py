@@ -1,0 +1,109 @@
+"""Verdicts from cells written by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from reproduce.tiny import write_run
+
+from shoal.reproduce.claims import Cells, decided
+from shoal.reproduce.counting import all_above, differences
+from shoal.reproduce.results import Result
+
+METHODS = ("Proposed", "Previous", "Average", "Continuous")
+
+
+def cell(
+    method: str, values: Sequence[float], runs: dict[int, Path] | None = None, **columns: str
+) -> Result:
+    said = {
+        "dataset": "MNIST", "base_algorithm": "FedAvg", "setting": "one",
+        "scenario": "session-transition-1", **columns, "method": method,
+    }  # fmt: skip
+    table, name = said.pop("table", "Table 3"), said.pop("name", "first 5 rounds after")
+    return Result(
+        "dynamic-init", table, said, name, "authors", False, None, None, "%",
+        dict(enumerate(values)), runs or {},
+    )  # fmt: skip
+
+
+def verdict(claim: str, results: Sequence[Result]) -> tuple[str, str]:
+    found = next(d for d in decided("dynamic-init", results) if d.claim["id"] == claim)
+    return found.verdict.answer, found.verdict.numbers
+
+
+def pair(first: Sequence[float], second: Sequence[float], **columns: str) -> list[Result]:
+    return [cell("Proposed", first, **columns), cell("Previous", second, **columns)]
+
+
+def test_an_order_holds_fails_or_is_undecided_by_the_paired_spread() -> None:
+    clear = pair([90.0, 91.0, 92.0], [80.0, 81.0, 82.0])
+    lost = pair([70.0, 71.0, 72.0], [80.0, 81.0, 82.0], setting="two")
+    unclear = pair([80.0, 90.0, 80.0], [79.0, 80.0, 88.0], setting="three")
+    assert verdict("dyninit-01", clear)[0] == "holds"
+    assert verdict("dyninit-01", [*clear, *lost])[0] == "fails"
+    answer, numbers = verdict("dyninit-01", [*clear, *unclear])
+    assert answer == "undecided"
+    assert numbers.startswith("1 of 2 clearly (1 unclear)")
+    assert "3 seeds" in numbers
+
+
+def test_nothing_run_is_not_run() -> None:
+    assert {d.verdict.answer for d in decided("dynamic-init", [])} == {"not run"}
+    only = [cell("Proposed", [90.0])]
+    assert verdict("dyninit-01", only) == ("not run", "")
+
+
+def test_pairs_need_everything_else_to_be_equal() -> None:
+    results = [cell("Proposed", [1.0]), cell("Previous", [2.0], setting="two")]
+    assert differences(Cells(tuple(results)), "Proposed", "Previous") == []
+
+
+def test_the_best_of_several_rivals_counts() -> None:
+    found = [cell("Proposed", [90.0]), cell("Previous", [10.0]), cell("Average", [89.0])]
+    (gap,) = differences(Cells(tuple(found)), "Proposed", "Previous", "Average")
+    assert gap.mean == pytest.approx(1.0)
+    assert all_above([gap], limit=2.0).answer == "fails"
+
+
+def test_partly_when_one_of_two_parts_holds() -> None:
+    late = {"scenario": "session-transition-2"}
+    good = [cell("Proposed", [90.0], **late), cell("Average", [80.0], **late)]
+    bad = [cell("Proposed", [80.0]), cell("Average", [90.0])]
+    fine = [cell("Proposed", [89.5]), cell("Average", [90.0])]
+    assert verdict("dyninit-02", [*good, *fine])[0] == "holds"
+    assert verdict("dyninit-02", [*good, *bad])[0] == "partly"
+
+
+def test_the_weights_of_the_same_group() -> None:
+    name = "weight on the same group, transition 1"
+    assert verdict("dyninit-15", [cell("Proposed", [99.0, 60.0], name=name)])[0] == "holds"
+    assert verdict("dyninit-15", [cell("Proposed", [99.0, 40.0], name=name)])[0] == "fails"
+
+
+def test_the_gain_must_grow_with_overlap() -> None:
+    def at(overlap: str, gain: float) -> list[Result]:
+        said = {"table": "Overlap", "name": "transition 1", "overlap": overlap}
+        rest = [cell(m, [50.0], **said) for m in METHODS[1:]]
+        return [cell("Proposed", [50.0 + gain], **said), *rest]
+
+    assert verdict("dyninit-17", [*at("0.0", 20.0), *at("0.4", 5.0)])[0] == "fails"
+    assert verdict("dyninit-17", [*at("0.0", 5.0), *at("0.4", 20.0)])[0] == "holds"
+
+
+def test_rounds_saved_are_read_from_the_runs(tmp_path: Path) -> None:
+    sessions = [s for s in range(4) for _ in range(60)]
+    high, low = [0.9] * 240, [0.2] * 240
+    runs = {name: {0: write_run(tmp_path / name, accuracy, sessions)}
+            for name, accuracy in (("p", high), ("q", low))}  # fmt: skip
+    found = [
+        cell("Proposed", [90.0], runs["p"]),
+        cell("Previous", [20.0], runs["q"]),
+        cell("Average", [20.0], runs["q"]),
+    ]
+    answer, numbers = verdict("dyninit-19", found)
+    assert answer == "holds"
+    assert "median 59 rounds saved against 21.0 spent" in numbers
+    assert "50 or more in 1 of 1" in numbers
