@@ -2,41 +2,27 @@
 
 from __future__ import annotations
 
-import html
-import json
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 
 import typer
 
 
 def report(
-    directory: Path = typer.Argument(help="A run directory."),
-    out: Path | None = typer.Option(None, "-o", "--out", help="The page (DIR/report.html)."),
+    directories: list[Path] = typer.Argument(help="Run directories."),
+    out: Path | None = typer.Option(
+        None, "-o", "--out", help="The page (DIR/report.html; report.html for several runs)."
+    ),
 ) -> None:
-    """A self-contained HTML page on one run."""
-    from shoal.rundir import RunDir, write_text
+    """One self-contained HTML page on one run, or on several side by side."""
+    from shoal.errors import UserError
+    from shoal.reports.html import page
+    from shoal.rundir import write_text
 
-    where = RunDir(directory)
-    where.check_run()
-    target = out or directory / "report.html"
-    if find_spec("shoal.reports.html") is None:
-        write_text(target, plain_page(where.path, where.config, where.summary))
-    else:
-        write_text(target, import_module("shoal.reports.html").page(directory))
+    alone = len(directories) == 1
+    target = out or (directories[0] / "report.html" if alone else Path("report.html"))
+    text = page(directories)
+    try:
+        write_text(target, text)
+    except OSError as error:
+        raise UserError(f"{target} cannot be written ({error})") from None
     typer.echo(str(target))
-
-
-def plain_page(name: Path, config: Path, summary: Path) -> str:
-    """The summary and the config, as they are."""
-    figures = json.loads(summary.read_text(encoding="utf-8")) if summary.exists() else {}
-    rows = "".join(
-        f"<tr><th>{html.escape(key)}</th><td>{html.escape(json.dumps(value))}</td></tr>"
-        for key, value in figures.items()
-    )
-    title, text = html.escape(str(name)), html.escape(config.read_text(encoding="utf-8"))
-    return (
-        f'<!doctype html><meta charset="utf-8"><title>{title}</title><h1>{title}</h1>'
-        f"<table>{rows}</table><pre>{text}</pre>\n"
-    )

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from shoal.config.load import load
 from shoal.errors import UserError
+from shoal.reports.names import method_name, shift_name
 from shoal.rundir import RunDir
 from shoal.summary import figures, read_rounds
 
@@ -43,24 +44,4 @@ def read_story(directory: Path) -> Story:
     return Story(directory, method_name(config.method), config.seed, records, figures(records))
 
 
-def method_name(spec: Any) -> str:
-    """A method as the config names it.
-
-    >>> method_name(["scaffold", {"fedinit": {"beta": 1}}])
-    'scaffold + fedinit'
-    """
-    if isinstance(spec, str):
-        return spec
-    return " + ".join(method_name(item) for item in spec)
-
-
-def shift_name(shift: dict[str, Any]) -> str:
-    """What changed, in words.
-
-    >>> shift_name({"kinds": ["members"], "announced": True})
-    'members change'
-    """
-    words = {"members": "members change", "concept": "concept drifts", "domain": "new domain"}
-    words |= {"classes": "new classes", "noticed": "shift noticed"}
-    name = ", ".join(words.get(kind, kind) for kind in shift["kinds"])
-    return name if shift["announced"] else f"{name} (hidden)"
+__all__ = ["Story", "method_name", "read_story", "shift_name"]

@@ -1,0 +1,175 @@
+"""A run directory as one plain dict: what pages, the live view and notebooks draw.
+
+The format (``format`` 1). Every list that runs over time has the length of ``x``; numbers are
+rounded to five digits; None (null) is "not measured".
+
+    name method seed engine      as the config and the directory say
+    state                        "finished" or "unfinished"
+    rounds                       {done, planned}
+    scored_on                    which accuracy it is (the config's ``evaluate.on``)
+    summary                      what ``shoal.metrics.figures`` makes of the rounds, shifts aside
+    verdicts                     [{tone: good | bad | plain, text}]
+    x                            the first round of every step
+    span                         rounds in a step: 1, unless there were too many rounds
+    series                       {name: {mean, low?, high?}}: accuracy, loss, active, seconds,
+                                 sent_up and sent_down (bytes so far), elapsed (seconds so far),
+                                 "task 0" ..., and what parts reported
+    parts, metrics               the names in ``series`` that parts reported; further metrics
+    shifts                       [{round, kinds, announced, note, before, dip, rounds, low_round}];
+                                 ``rounds``: until accuracy was back and stayed, null for never
+    noticed                      rounds in which a detector noticed something
+    timeline                     see ``shoal.reports.presence.timeline``, or null
+    tasks                        {matrix, acc, bwt, worst_drop, fwt, names}, or null
+    starts                       see ``shoal.reports.starts.session_starts``
+    members                      see ``shoal.reports.members.members``, or null
+    guard                        {total, events: [{round, client, reason}]}, the first 200
+    config                       the config as text
+    settings                     the config as values
+    notes                        what was left out or put together, in sentences
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from shoal.errors import UserError
+from shoal.metrics.figures import figures
+from shoal.reports.course import events, part_names, series, shifts
+from shoal.reports.members import members
+from shoal.reports.names import method_name
+from shoal.reports.presence import timeline
+from shoal.reports.records import Record, read_records
+from shoal.reports.starts import session_starts
+from shoal.reports.thin import span_of, steps
+from shoal.reports.verdicts import verdicts
+from shoal.rundir import RunDir
+
+FORMAT = 1
+POINTS = 1000  # most points of a curve
+MANY = 60  # shifts up to which every one has a line and a sign of its own (as in charts.js)
+Page = dict[str, Any]
+
+
+def read_page(directory: Path, points: int = POINTS) -> Page:
+    """The run in a directory, finished or not, with at least one round."""
+    where = RunDir(directory)
+    where.check_run()
+    records, _ = read_records(where.rounds)
+    if not records:
+        raise UserError(f"{directory} has no rounds yet; start it with shoal resume {directory}")
+    try:
+        text = where.config.read_text(encoding="utf-8")
+        world = json.loads(where.world.read_text(encoding="utf-8"))
+        page = make_page(str(directory), text, world, records, where.finished, points)
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise UserError(f"{directory} cannot be read ({' '.join(str(error).split())})") from None
+    except (KeyError, TypeError, IndexError, AttributeError) as error:
+        raise UserError(
+            f"{directory} is incomplete or was written by another version ({error!r})"
+        ) from None
+    return {**page, "members": members(where.clients)}
+
+
+def make_page(
+    name: str,
+    config: str,
+    world: Mapping[str, Any],
+    records: Sequence[Record],
+    finished: bool,
+    points: int = POINTS,
+) -> Page:
+    """The same from values at hand; ``members`` is left None."""
+    settings = plain(yaml.safe_load(config))
+    rules = settings.get("evaluate") or {}
+    summary = figures(records, window=rules.get("window", 10), target=rules.get("target"))
+    drawn = timeline(world)
+    planned = drawn["rounds"] if drawn else None
+    span, parts = span_of(len(records), points), part_names(records)
+    told = shifts(records, summary["shifts"], world.get("shifts") or [])
+    return {
+        "format": FORMAT,
+        "name": name,
+        "method": method_name(settings.get("method", "?")),
+        "seed": settings.get("seed"),
+        "engine": settings.get("engine"),
+        "state": "finished" if finished else "unfinished",
+        "rounds": {"done": len(records), "planned": planned},
+        "scored_on": rules.get("on", "active"),
+        "summary": {name: value for name, value in summary.items() if name != "shifts"},
+        "verdicts": verdicts(summary, len(records), planned),
+        "x": steps([r["round"] for r in records], span),
+        "span": span,
+        "series": series(records, parts, span),
+        "parts": parts,
+        "metrics": list({name: None for r in records for name in r.get("metrics") or {}}),
+        "shifts": told,
+        "noticed": [r["round"] for r in records if r.get("noticed")],
+        "timeline": drawn,
+        "tasks": _tasks(summary, drawn),
+        "starts": session_starts(records),
+        "members": None,
+        "guard": events(records),
+        "config": config,
+        "settings": settings,
+        "notes": _notes(span, len(records), drawn, len(told)),
+    }
+
+
+def plain(value: Any) -> Any:
+    """What JSON can say of a config's value; the rest (dates, infinities) as text.
+
+    >>> plain({1: [float("inf"), 0.5]})
+    {'1': ['inf', 0.5]}
+    """
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value if isinstance(value, str | int | float | None) else str(value)
+
+
+def _tasks(summary: Mapping[str, Any], drawn: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    found = summary.get("continual")
+    if found is None:
+        return None
+    stages = drawn["stages"] if drawn else []
+    names = [f"task {i}" for i in range(len(found["matrix"]))]
+    for i, stage in enumerate(stages[: len(names)]):
+        names[i] += f": {stage['name']}"
+    return {**found, "names": names}
+
+
+def _notes(span: int, rounds: int, drawn: Mapping[str, Any] | None, shifts: int) -> list[str]:
+    notes = []
+    if span > 1:
+        notes.append(
+            f"{rounds:,} rounds are drawn as steps of {span} rounds: the line is their mean, the "
+            "band reaches from the lowest to the highest. Dips, recovery and totals are counted "
+            "on every round."
+        )
+    if shifts > MANY:
+        notes.append(
+            f"{shifts:,} shifts are drawn as ticks above the charts, at most one a pixel, and the "
+            "ten deepest dips are marked; the table has every one."
+        )
+    if drawn and not drawn["exact"]:
+        notes.append(
+            f"The timeline shows {len(drawn['columns'])} moments, evenly spaced; members change "
+            "more often than that."
+        )
+    if drawn and drawn["members"] > len(drawn["rows"]):
+        notes.append(
+            f"{drawn['members']:,} members are drawn as {len(drawn['rows'])} rows of neighbours; "
+            "shade is the share that is here."
+        )
+    if drawn and drawn["asleep"]:
+        notes.append("The timeline shows who belongs; members that sleep are not told apart.")
+    return notes

@@ -1,0 +1,1 @@
+"""``shoal watch``: a live page over a folder of runs. It only reads."""

@@ -1,0 +1,1 @@
+"""The live page itself; its charts are those of reports."""
