@@ -12,7 +12,7 @@ STAMP  := $(VENV)/.setup-torch-$(TORCH)
 TORCH_VERSION := $(BIN)/python -c "from importlib.metadata import version; print(version('torch'))"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint bench bench-methods bench-peers clean
+.PHONY: help setup demo test test-slow lint bench bench-methods bench-seeds bench-peers docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -30,7 +30,7 @@ $(STAMP): pyproject.toml requirements/ci.txt
 	  { echo "setup: torch==$(TORCH) could not be installed; shoal is tested with exactly that version, and pip says above why it cannot be had here" >&2; exit 1; }
 	@$(TORCH_VERSION) > $(VENV)/.torch-version
 	@echo "setup: requirements/ci.txt"
-	@$(PIP) install -q -r requirements/ci.txt
+	@$(PIP) install -q --no-deps -r requirements/ci.txt
 	@echo "setup: shoal itself"
 	@$(PIP) install -q --no-deps --no-build-isolation -e .
 	@after="$$($(TORCH_VERSION))"; before="$$(cat $(VENV)/.torch-version)"; \
@@ -67,8 +67,14 @@ bench: setup ## peers and engines side by side, one line a workload
 bench-methods: setup ## what a method costs beside FedAvg
 	@$(BIN)/python -m benchmarks.methods
 
+bench-seeds: setup ## three seeds stacked against one
+	@$(BIN)/python -m benchmarks.run W1 W2 --seeds
+
 bench-peers: setup ## shoal beside Flower, pfl, fedjax and JAX, each installed in .peers
 	@$(BIN)/python -m benchmarks.peers.race
+
+docs: setup ## build the documentation site into build/site
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -q && echo build/site/index.html
 
 clean: ## remove caches and build output (.venv and runs stay)
 	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info

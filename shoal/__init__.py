@@ -10,11 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from shoal.api import Result, run
+    from shoal.reports.faces import Run
+    from shoal.reports.side_by_side import Comparison
 
 __version__ = "0.1.0"
-__all__ = ["Result", "__version__", "run"]
+__all__ = ["Comparison", "Result", "Run", "__version__", "run"]
 
-_LAZY = {"Result": "shoal.api", "run": "shoal.api"}
+_LAZY = {
+    "Comparison": "shoal.reports.side_by_side",
+    "Result": "shoal.api",
+    "Run": "shoal.reports.faces",
+    "run": "shoal.api",
+}
 
 
 def __getattr__(name: str) -> Any:

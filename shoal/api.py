@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +17,37 @@ from shoal.errors import UserError
 from shoal.journal import packed, write_clients
 from shoal.method import Method
 from shoal.player import Player, Record
+from shoal.reports.faces import Faces
+from shoal.reports.page_data import make_page
 from shoal.round import ClientReport
-from shoal.rundir import RunDir, dump_json, write_bytes, write_text
+from shoal.rundir import RunDir, dump_json, dump_yaml, write_bytes, write_text
 from shoal.summary import summary
 from shoal.worlds.base import World
 
 
 @dataclass(frozen=True)
-class Result:
-    """A finished run: its records, what they come to, and the global model by parameter name."""
+class Result(Faces):
+    """A finished run: its records, what they come to, and the global model by parameter name.
+
+    A notebook shows it by itself; ``plot_accuracy()``, ``plot_timeline()``, ``plot(name)`` draw
+    it, ``frame()`` is a data frame of its rounds.
+    """
 
     plan: Plan
     rounds: list[Record]
     summary: dict[str, Any]
     model: dict[str, Tensor]
     clients: list[tuple[int, list[ClientReport]]]
+
+    @cached_property
+    def page(self) -> dict[str, Any]:
+        """What plots and pages draw."""
+        config = dump_yaml(self.plan.config.complete())
+        return make_page("this run", config, self.plan.world.saved(), self.rounds, True)
+
+    @property
+    def records(self) -> list[Record]:
+        return self.rounds
 
     def save(self, directory: str | Path, *, force: bool = False) -> Path:
         """The run directory that ``shoal run`` would have made, but for its checkpoint."""

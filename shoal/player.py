@@ -15,6 +15,8 @@ from shoal.config.engine import make_engine
 from shoal.engines.base import Engine
 from shoal.errors import UserError
 from shoal.federation import Federation
+from shoal.local import Program
+from shoal.local_scores import as_trained, local_scores
 from shoal.metrics.named import metric
 from shoal.round import ClientReport, RoundReport, play_round
 from shoal.scores import scored
@@ -33,12 +35,14 @@ class Player:
 
     def __init__(self, plan: Plan, federation: Federation | None = None) -> None:
         self.plan, self.settings = plan, plan.settings
-        self.engine: Engine = make_engine(plan.config.engine)
+        config = plan.config
+        self.engine: Engine = make_engine(config.engine, config.workers, config.address)
         if federation is None:
             first = plan.world.at(0)
             rate = plan.settings.rates(first)[0]
             federation = Federation.fresh(plan.settings, plan.initial, first, rate)
         self.federation = federation
+        self._trained: Program | None = None
         for name in plan.config.evaluate.metrics:
             metric(name)  # a name that is not known is an error before the first round
 
@@ -67,10 +71,11 @@ class Player:
         if not len(moment.members):
             raise UserError(f"world: nobody is there in round {round}")
         before = world.at(round - 1) if round else None
+        local = self._local(moment)
         report = play_round(self.federation, self.settings, moment, self.engine, before)
         if report.abandoned:
             raise AbandonedError(_sentence(round, report))
-        record = self._record(moment, report)
+        record = self._record(moment, report) | local
         clients = _with_accuracy(report.clients, record.pop("by_member", {}))
         self.federation.round = round + 1
         record["seconds"] = round_to(time.perf_counter() - began)
@@ -125,11 +130,27 @@ class Player:
         )
         return {**found, "seconds_evaluating": round_to(time.perf_counter() - began)}
 
+    def _local(self, moment: Moment) -> Record:
+        """Every so many rounds, the scores of the local models that members would train."""
+        every = self.plan.config.evaluate.local
+        if every is None or moment.round % every:
+            return {}
+        if self._trained is None:
+            self._trained = as_trained(self.settings.program)  # kept: its traces are reused
+        found = local_scores(
+            self.federation,
+            self.settings,
+            moment,
+            self.engine,
+            self._trained,
+            most=self.plan.config.evaluate.members,
+        )
+        return {"local": found}
+
     def _stored(self) -> dict[str, int]:
         """Bytes that clients and the server's parts keep between rounds."""
-        kept = {client for (client, _), _ in self.federation.store.items()}
         return {
-            "clients": len(kept),
+            "clients": len(self.federation.store.clients()),
             "client_bytes": self.federation.store.nbytes(),
             "server_bytes": sum(tree.nbytes(s) for s in self.federation.servers),
         }

@@ -11,7 +11,7 @@ from safetensors.torch import save
 
 from shoal import checkpoint
 from shoal.config import Config, load
-from shoal.config.build import build
+from shoal.config.build import Plan, build
 from shoal.errors import UserError
 from shoal.journal import Journal
 from shoal.player import AbandonedError, Player, Record
@@ -19,6 +19,7 @@ from shoal.rundir import RunDir, dump_json, write_bytes, write_text
 from shoal.summary import read_rounds, summary
 
 AUTO_SECONDS = 20.0  # between two checkpoints, when the config leaves it to us
+Planner = Callable[[Config], Plan]
 Watcher = Callable[[Record, int], None]  # the record of a round, and the number of rounds
 
 
@@ -34,6 +35,8 @@ class Run:
     ) -> None:
         self.where, self.player, self.plan = where, player, player.plan
         self.journal = Journal(where, saved.lengths if saved else (0, 0))
+        if saved is None:
+            player.federation.store.settle(where.checkpoint / checkpoint.MEMORIES)
         self._hash = config_hash(self.plan.config)
         # what a checkpoint would hold: replaced as a whole once a round is written down
         self._good = (self.player.federation, self.journal.lengths)
@@ -41,17 +44,24 @@ class Run:
         self._saved_at = time.monotonic()
 
     @classmethod
-    def create(cls, directory: Path, config: Config, force: bool = False) -> Run:
+    def create(
+        cls, directory: Path, config: Config, force: bool = False, planned: Planner = build
+    ) -> Run:
         """Check everything, then make the directory."""
         where = RunDir(directory)
         where.check_free(force)
-        player = Player(build(config))
+        player = Player(planned(config))
         plan = player.plan
         where.create(plan.config.complete(), plan.world.saved(), force)
         return cls(where, player)
 
     @classmethod
-    def resume(cls, directory: Path, say: Callable[[str], None] = lambda text: None) -> Run:
+    def resume(
+        cls,
+        directory: Path,
+        say: Callable[[str], None] = lambda text: None,
+        planned: Planner = build,
+    ) -> Run:
         """The run in a directory, where its newest good checkpoint left it."""
         where = RunDir(directory)
         where.check_run()
@@ -61,7 +71,7 @@ class Run:
         saved = checkpoint.load(where.checkpoint, config_hash(config), config.device)
         if saved is not None and saved.skipped:
             say(saved.skipped)
-        return cls(where, Player(build(config), saved.federation if saved else None), saved)
+        return cls(where, Player(planned(config), saved.federation if saved else None), saved)
 
     def play(self, watch: Watcher | None = None) -> None:
         """Play what is left. Whatever stops it, the directory can be resumed."""

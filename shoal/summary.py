@@ -21,6 +21,7 @@ from shoal.engines.loop import Loop
 from shoal.federation import Federation
 from shoal.metrics.cost import cost
 from shoal.metrics.figures import figures
+from shoal.metrics.recovery import Recovery
 from shoal.round import play_round
 from shoal.types import Batch, Outputs
 
@@ -37,7 +38,8 @@ def summary(plan: Plan, records: Iterable[dict[str, Any]]) -> dict[str, Any]:
     """``summary.json``."""
     rules, method = plan.config.evaluate, plan.settings.method
     detecting = any(part.fills("notice") for part in method.parts)
-    found = figures(records, window=rules.window, target=rules.target, detecting=detecting)
+    rule = Recovery(**rules.recovery.model_dump())
+    found = figures(records, rule, window=rules.window, target=rules.target, detecting=detecting)
     return {
         "format": 1,
         "method": method.name,

@@ -7,11 +7,16 @@ import typer
 from shoal.cli.compare import compare
 from shoal.cli.data import app as data
 from shoal.cli.demo import demo
+from shoal.cli.flower import app as flower
 from shoal.cli.methods import methods
 from shoal.cli.report import report
+from shoal.cli.reproduce import reproduce
 from shoal.cli.resume import resume
 from shoal.cli.run import run
+from shoal.cli.sweep import sweep
+from shoal.cli.tune import tune
 from shoal.cli.verify import verify
+from shoal.cli.watch import watch
 from shoal.cli.world import world
 
 app = typer.Typer(
@@ -39,6 +44,20 @@ def _options(
     """Federated learning for federations that never hold still."""
 
 
-for command in (demo, run, resume, compare, report, methods, world, verify):
+for command in (
+    demo,
+    run,
+    resume,
+    sweep,
+    compare,
+    reproduce,
+    tune,
+    report,
+    watch,
+    methods,
+    world,
+    verify,
+):
     app.command()(command)
 app.add_typer(data)
+app.add_typer(flower)

@@ -32,7 +32,9 @@ def compare(
     from rich.console import Console
 
     from shoal.reports.curves import draw_curves
+    from shoal.reports.page_data import read_page
     from shoal.reports.runs import read_story
+    from shoal.reports.versus import versus
 
     if every:
         _compare_all(out or Path("compare-still" if still else "compare-all"), still)
@@ -41,6 +43,8 @@ def compare(
         raise UserError("compare needs run directories, or --all")
     stories = [read_story(directory) for directory in directories]
     Console().print(table(stories))
+    if len(directories) > 1:
+        typer.echo(versus([read_page(directory) for directory in directories])["verdict"])
     picture = out or Path("compare.png")
     draw_curves(stories, picture, [str(story.path) for story in stories])
     typer.echo(str(picture))

@@ -23,7 +23,8 @@ def methods(
     for entry in found:
         parts = " | ".join(entry["parts"]) or "no parts: plain averaging"
         able = "" if entry["vectorises"] else f"; engine loop only: {entry['why_not']}"
-        second = f"[dim]{parts}; weights by {entry['weights']}{able}[/dim]"
+        each = "; needs every upload by itself" if entry["individual_uploads"] else ""
+        second = f"[dim]{parts}; weights by {entry['weights']}{able}{each}[/dim]"
         table.add_row(entry["name"], f"{entry['paper']}\n{second}")
     Console().print(table)
     typer.echo("Compose with a list in a config, or with | in Python: scaffold() | fedinit()")
@@ -35,6 +36,7 @@ def described() -> list[dict[str, Any]]:
 
     from shoal import catalog
     from shoal.part import SLOTS
+    from shoal.types import Reduction
 
     found = []
     for name, function in sorted(catalog.METHODS.items()):
@@ -50,6 +52,10 @@ def described() -> list[dict[str, Any]]:
                 "settings": {s.name: _plain(s.default) for s in settings},
                 "vectorises": not method.eager_reason,
                 "why_not": method.eager_reason,
+                # then no secure aggregation can hide single uploads from the server
+                "individual_uploads": any(
+                    p.individual_uploads or p.reduction is Reduction.STACK for p in method.parts
+                ),
             }
         )
     return found

@@ -3,26 +3,40 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 import typer
 
 from shoal.cli.progress import Progress, closing_line
 from shoal.config.engine import engine_line
+from shoal.loggers import Loggers
 from shoal.runner import Run
 
 INTERRUPTED = 130
 
 
-def play(run: Run) -> None:
+def play(run: Run, loggers: Sequence[str] = ()) -> None:
     """Play a run to its end, with progress; an interrupt leaves a checkpoint."""
     directory, program = run.where.path, run.player.settings.program
-    line = engine_line(run.player.engine.name, program.method, program.task.stackable)
+    engine, reason = run.player.engine.name, run.plan.config.engine_reason
+    line = engine_line(engine, program.method, program.task.stackable, reason)
     typer.echo(f"{program.method.name} on {line}", err=True)
     # what batch systems send before they kill
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with Progress(run.player.rounds, run.player.federation.round) as progress:
+    say = partial(typer.echo, err=True)
+    with (
+        Loggers(directory, loggers, say) as log,
+        Progress(run.player.rounds, run.player.federation.round, run.plan.world) as progress,
+    ):
+
+        def watch(record: dict[str, Any], rounds: int) -> None:
+            log.show(record, rounds)
+            progress.show(record, rounds)
+
         try:
-            run.play(progress.show)
+            run.play(watch)
         except KeyboardInterrupt:
             text = f"shoal: interrupted; go on with: shoal resume {directory}"
             typer.echo(text, err=True)

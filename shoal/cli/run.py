@@ -13,8 +13,11 @@ def run(
     changes: list[str] = typer.Option(
         [], "--set", metavar="KEY=VALUE", help="Change a key of the config: --set local.rate=0.1"
     ),
-    engine: str = typer.Option("", help="auto, loop, vectorized or processes."),
+    engine: str = typer.Option("", help="auto, loop, vectorized, processes or ray."),
     force: bool = typer.Option(False, "--force", help="Replace an earlier run in that directory."),
+    log: list[str] = typer.Option(
+        [], "--log", metavar="NAME", help="Also log to csv, tensorboard, mlflow or wandb."
+    ),
 ) -> None:
     """Run a config into a directory.
 
@@ -22,9 +25,11 @@ def run(
     """
     from shoal.cli.play import play
     from shoal.config import load
+    from shoal.loggers import check
     from shoal.rundir import RunDir
     from shoal.runner import Run
 
+    loggers = check(log)
     RunDir(out).check_free(force)  # before the seconds that reading data takes
     overrides = [*changes, f"engine={engine}"] if engine else changes
-    play(Run.create(out, load(file, overrides), force))
+    play(Run.create(out, load(file, overrides), force), loggers)

@@ -26,7 +26,7 @@ def world(
     from shoal.worlds.composed import Composed
     from shoal.worlds.draw import text
 
-    drawn = build(load(file, changes)).world
+    drawn = build(load(file, [*changes, "engine=loop"])).world  # no engine is wanted here
     if isinstance(drawn, Composed):
         typer.echo(text(drawn))
         typer.echo(heterogeneity_line(drawn))

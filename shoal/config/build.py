@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from shoal.config.config import Config, from_mapping
-from shoal.config.engine import resolved_device, resolved_engine
+from shoal.config.engine import resolved_device, resolved_engine, tried_engine
 from shoal.config.method import build as build_method
 from shoal.config.method import complete
 from shoal.config.subject import Subject, dataset_of, initial_of, quadratic, task_of, world_of
+from shoal.data.sources import Dataset
 from shoal.errors import UserError
 from shoal.federation import Rates, Settings
 from shoal.guard import Guard
@@ -20,6 +22,8 @@ from shoal.parts.local_adam import Adam
 from shoal.parts.local_sgd import Sgd
 from shoal.types import Model
 from shoal.worlds.base import Moment, World
+from shoal.worlds.saved import file_of
+from shoal.worlds.timeline import Stage
 
 
 @dataclass(frozen=True)
@@ -35,8 +39,13 @@ class Plan:
         return self.settings.world
 
 
-def build(config: Config, method: Method | None = None, world: World | None = None) -> Plan:
-    """The plan of a config. ``method`` and ``world`` stand in for the config's own, if given."""
+def build(
+    config: Config,
+    method: Method | None = None,
+    world: World | None = None,
+    data: Dataset | None = None,
+) -> Plan:
+    """The plan of a config. ``method``, ``world`` and ``data`` stand in for its own, if given."""
     if config.problem is not None and "batch" not in config.local.model_fields_set:
         # a quadratic client's rows are its steps
         config = _with(config, local={**config.local.model_dump(), "batch": 1})
@@ -51,15 +60,18 @@ def build(config: Config, method: Method | None = None, world: World | None = No
     if config.model.init != "random":
         init = str(Path(config.model.init).resolve())
         config = _with(config, model={**config.model.model_dump(), "init": init})
+    if config.problem is None and config.world.name == "saved":
+        path = str(file_of(config.world.options).resolve())
+        config = _with(config, world={"name": "saved", "file": path})
     device = resolved_device(config.device)
-    engine = resolved_engine(config.engine, chosen)
+    engine = resolved_engine(config.engine, chosen, device)
     config = _with(
         config,
         device=device,
         engine=engine,
         local={**config.local.model_dump(), "validation": validation},
     )
-    subject = _subject(config, validation, world)
+    subject = _subject(config, validation, world, data)
     task = subject.task
     for part in chosen.fillers("transform_task"):
         task = part.transform_task(task)
@@ -67,8 +79,11 @@ def build(config: Config, method: Method | None = None, world: World | None = No
     initial = Model(initial.theta.to(device), initial.stats.to(device))
     _check_participation(config, subject.world.at(0))
     program = Program(chosen, task, optimizer)
-    settings = settings_of(config, program, subject.world)
-    return Plan(config, replace(settings, start=initial), initial)
+    settings = replace(settings_of(config, program, subject.world), start=initial)
+    if engine == "auto":
+        name, reason = tried_engine(settings, initial, device)
+        config = _with(config, engine=name, engine_reason=reason)
+    return Plan(config, settings, initial)
 
 
 def settings_of(config: Config, program: Program, world: World) -> Settings:
@@ -77,7 +92,7 @@ def settings_of(config: Config, program: Program, world: World) -> Settings:
         program,
         world,
         config.seed,
-        rates_of(config),
+        rates_of(config, world),
         config.participation,
         config.sampling,
         uniform=(config.weights or program.method.weights) == "uniform",
@@ -88,9 +103,10 @@ def settings_of(config: Config, program: Program, world: World) -> Settings:
     )
 
 
-def rates_of(config: Config) -> Rates:
+def rates_of(config: Config, world: World) -> Rates:
     """One rate a local epoch, from where a round stands in the run and in its session."""
     local = config.local
+    stages: Sequence[Stage] = getattr(world, "stages", ())  # none where a world has one task only
 
     def rates(moment: Moment) -> tuple[float, ...]:
         return local.schedule.rates(
@@ -99,6 +115,7 @@ def rates_of(config: Config) -> Rates:
             round=moment.round,
             session_round=moment.session_round,
             session_rounds=moment.session_rounds,
+            task_round=moment.round - (stages[moment.stage].start if stages else 0),
         )
 
     return rates
@@ -117,10 +134,12 @@ def optimizer_of(config: Config) -> Part:
     )
 
 
-def _subject(config: Config, validation: float, world: World | None) -> Subject:
+def _subject(
+    config: Config, validation: float, world: World | None, data: Dataset | None
+) -> Subject:
     if config.problem is not None:
         return quadratic(config.problem, config.seed)
-    data = dataset_of(config, config.device)
+    data = data if data is not None else dataset_of(config, config.device)
     task = task_of(config, data)
     initial = initial_of(config.model, task, config.seed)
     return Subject(task, world or world_of(config, data, validation), initial)

@@ -97,13 +97,25 @@ class Loss(Strict):
     )
 
 
+class RecoveryRule(Strict):
+    """When accuracy is back after a shift: see :class:`shoal.metrics.recovery.Recovery`."""
+
+    window: Count = Field(default=50, description="a number of rounds before the shift, at least 1")
+    margin: NotNegative = Field(default=0.01, description="a share of 1, such as 0.01")
+    hold: Count = Field(default=10, description="a number of rounds, at least 1")
+
+
 class Evaluate(Strict):
     """Which accuracy a round's record carries, and how often."""
 
-    on: Literal["active", "global", "members", "each", "tasks"] = Field(
-        default="active", description="active, global, members, each or tasks"
+    on: Literal["active", "global", "members", "each", "own", "tasks"] = Field(
+        default="active", description="active, global, members, each, own or tasks"
     )
     every: Count = Field(default=1, description="a whole number of at least 1")
+    local: Count | None = Field(
+        default=None,
+        description="a number of rounds after which members' local models are scored, or null",
+    )
     members: Count = Field(
         default=1000, description="the most members to look at, a whole number of at least 1"
     )
@@ -115,6 +127,9 @@ class Evaluate(Strict):
     )
     window: Count = Field(
         default=10, description="a number of rounds after a shift, a whole number of at least 1"
+    )
+    recovery: RecoveryRule = Field(
+        default=RecoveryRule(), description="{window: rounds, margin: share, hold: rounds}"
     )
 
 
@@ -169,8 +184,18 @@ class Config(Strict):
         description="a method's name, {name: {setting: value}}, or a list of those",
     )
     evaluate: Evaluate = Field(default=Evaluate(), description="settings of evaluation")
-    engine: Literal["auto", "loop", "vectorized", "processes"] = Field(
-        default="auto", description="auto, loop, vectorized or processes"
+    engine: Literal["auto", "loop", "vectorized", "processes", "ray"] = Field(
+        default="auto", description="auto, loop, vectorized, processes or ray"
+    )
+    engine_reason: str | None = Field(
+        default=None, description="a sentence (written by engine: auto, read by nobody), or null"
+    )
+    workers: Count | None = Field(
+        default=None,
+        description="a number of workers for engine processes or ray, or null for one a core",
+    )
+    address: str | None = Field(
+        default=None, description="the address of a Ray cluster, or null for one of our own"
     )
     guard: GuardRules = Field(default=GuardRules(), description="settings of the guard")
     checkpoint: Checkpoint = Field(default=Checkpoint(), description="settings of checkpoints")
@@ -181,6 +206,14 @@ class Config(Strict):
         if isinstance(value, Mapping) and "path" in value and "name" not in value:
             return {"name": "files", **value}  # a user's own data needs no name
         return {"name": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _engine_options(self) -> Config:
+        if self.workers is not None and self.engine not in ("processes", "ray"):
+            raise ValueError("workers is for engine: processes or ray")
+        if self.address is not None and self.engine != "ray":
+            raise ValueError("address is for engine: ray")
+        return self
 
     @model_validator(mode="after")
     def _one_subject(self) -> Config:
@@ -194,6 +227,9 @@ class Config(Strict):
         values: dict[str, Any] = self.model_dump(mode="json")
         for key in ("data", "model", "world") if self.problem else ("problem",):
             del values[key]
+        for key in ("engine_reason", "workers", "address"):
+            if values[key] is None:
+                del values[key]
         return values
 
 

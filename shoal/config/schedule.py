@@ -12,8 +12,8 @@ class Schedule(BaseModel):
 
     - ``constant``
     - ``factor``: times ``factor`` every round
-    - ``step``: times ``factor`` every ``every`` local epochs, counted within a client's round or
-      (``over: run``) over the run
+    - ``step``: times ``factor`` every ``every`` local epochs, counted within a client's round,
+      over the run (``over: run``), or anew in every task (``over: task``)
     - ``polynomial``: ``(1 - final)(1 - t/T)^power + final``, t and T the rounds of the session
 
     >>> Schedule(name="factor", factor=0.5).rates(0.1, 2, round=3)
@@ -30,7 +30,7 @@ class Schedule(BaseModel):
     )
     factor: float = Field(default=1.0, gt=0, allow_inf_nan=False, description="a number above 0")
     every: int = Field(default=1, ge=1, description="a whole number of at least 1")
-    over: Literal["round", "run"] = Field(default="round", description="round or run")
+    over: Literal["round", "run", "task"] = Field(default="round", description="round, run or task")
     final: float = Field(default=0.01, ge=0, le=1, description="a share of the rate, from 0 to 1")
     power: float = Field(default=0.9, gt=0, allow_inf_nan=False, description="a number above 0")
 
@@ -57,12 +57,13 @@ class Schedule(BaseModel):
         round: int = 0,
         session_round: int = 0,
         session_rounds: int = 1,
+        task_round: int = 0,
     ) -> tuple[float, ...]:
         """One rate a local epoch of this round."""
         if self.name == "factor":
             return (rate * self.factor**round,) * epochs
         if self.name == "step":
-            first = round * epochs if self.over == "run" else 0
+            first = {"round": 0, "run": round, "task": task_round}[self.over] * epochs
             return tuple(rate * self.factor ** ((first + e) // self.every) for e in range(epochs))
         if self.name == "polynomial":
             left = max(0.0, 1.0 - session_round / session_rounds)

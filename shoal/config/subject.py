@@ -11,6 +11,7 @@ import torch
 from shoal import models, rng
 from shoal.config.config import Config, ModelChoice
 from shoal.config.problem import Problem
+from shoal.data.shared_words import sharing
 from shoal.data.sources import Dataset
 from shoal.data.sources import load as load_data
 from shoal.errors import UserError
@@ -18,6 +19,7 @@ from shoal.task import ModuleTask, QuadraticTask, Task, cross_entropy_rows, weig
 from shoal.types import Model, Pool
 from shoal.worlds.base import World
 from shoal.worlds.quadratic import Quadratics, Segment
+from shoal.worlds.saved import domains_of, from_file
 
 
 class Subject(NamedTuple):
@@ -30,7 +32,12 @@ class Subject(NamedTuple):
 
 def dataset_of(config: Config, device: str = "cpu") -> Dataset:
     """The config's data, on its device."""
-    data = load_data(config.data.name, **config.data.options)
+    named, given = config.world.name, config.world.options
+    domains = domains_of(given) if named == "saved" else given.get("domains")
+    options = dict(config.data.options)
+    if options.get("seed") == "run":  # drawn data, drawn anew for every seed of the run
+        options["seed"] = config.seed
+    data = load_data(config.data.name, **sharing(config.data.name, options, domains))
     if device == "cpu":
         return data
     train, test = (Pool(p.x.to(device), p.y.to(device)) for p in (data.train, data.test))
@@ -41,6 +48,8 @@ def world_of(config: Config, data: Dataset, validation: float) -> World:
     """The config's world over its data."""
     from shoal.worlds.build import build
 
+    if config.world.name == "saved":
+        return from_file(config.world.options, data, validation)
     spec = {"name": config.world.name, **config.world.options}
     world: World = build(spec, data, seed=config.seed, validation=validation)
     return world
