@@ -527,8 +527,9 @@ def test_the_scale_of_all_probes_matters_to_l2_only() -> None:
         settings = history.settings
         model = history.rounds[-1].models[0]
         view = blank_view(settings, model, model.theta, world.at(0), 0.1)
-        scaled = part._weights(view, state._replace(probes=7.3 * state.probes))
-        close(part._weights(view, state), state.weights)
+        larger = state._replace(probes=7.3 * state.probes)
+        scaled = part._weights(larger, part._distances(view, larger))
+        close(part._weights(state, part._distances(view, state)), state.weights)
         assert torch.allclose(scaled, state.weights, rtol=CLOSE, atol=CLOSE) is not matters
 
 

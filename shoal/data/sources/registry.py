@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import inspect
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache
 from importlib import import_module
-from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -36,7 +35,7 @@ class Dataset(NamedTuple):
     test_group: Tensor | None = None
     vocabulary: int | None = None
     words: str | None = None
-    options: Mapping[str, Any] = MappingProxyType({})
+    options: tuple[tuple[str, Any], ...] = ()
 
 
 Source = Callable[..., Dataset]
@@ -107,13 +106,13 @@ def load(name: str, **options: Any) -> Dataset:
     for option, parameter in parameters.items():
         if parameter.default is parameter.empty and option not in options:
             raise UserError(f"data set {name!r} needs the option {option!r}.")
-    return checked(make(**options))._replace(options=MappingProxyType(dict(options)))
+    return checked(make(**options))._replace(options=tuple(options.items()))
 
 
 def load_like(name: str, other: Dataset) -> Dataset:
     """The data set called ``name`` with those options of ``other`` that it has too."""
     known = inspect.signature(function(name)).parameters
-    return load(name, **{key: v for key, v in other.options.items() if key in known})
+    return load(name, **{key: v for key, v in other.options if key in known})
 
 
 def checked(data: Dataset) -> Dataset:
