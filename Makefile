@@ -12,7 +12,7 @@ STAMP  := $(VENV)/.setup-torch-$(TORCH)
 TORCH_VERSION := $(BIN)/python -c "from importlib.metadata import version; print(version('torch'))"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint bench bench-methods bench-seeds bench-peers docs clean
+.PHONY: help setup demo test test-slow test-flower lint bench bench-methods bench-seeds bench-peers docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -51,8 +51,13 @@ test: setup ## unit tests and laws, doctests, kill-and-resume
 	  "doctests"      '$(BIN)/python -m pytest -q --doctest-modules shoal' \
 	  "kills"         '$(BIN)/python -m pytest -q -m kill'
 
-test-slow: setup ## the tests that are too slow for every commit
-	@$(TIERS) "slow" '$(BIN)/python -m pytest -q -m "slow and not kill"'
+test-slow: setup ## the tests that are too slow for every commit, with what only they install
+	@$(PIP) install -q -r requirements/extra.txt -c requirements/ci.txt
+	@$(TIERS) "slow" '$(BIN)/python -m pytest -q -m "slow and not kill" --ignore tests/flower' \
+	  "loggers" '$(BIN)/python -m pytest -q tests/loggers'
+
+test-flower: setup ## real federations: processes, TLS, faults
+	@$(TIERS) "flower" 'OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -s tests/flower -m "slow or kill"'
 
 lint: setup ## ruff, mypy --strict, import layers
 	@$(TIERS) \

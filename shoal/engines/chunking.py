@@ -8,7 +8,7 @@ from typing import NamedTuple
 from shoal.engines.base import Order
 from shoal.engines.chunk import Chunk, Seat
 
-CACHE_BYTES = 9 * 2**18  # of a chunk's models: what stays near a core while it steps
+CACHE_BYTES = 4 * 2**20
 SMALL_STEP = 1_000_000  # multiply-adds a step below which a second thread does not pay
 LAID_OUT_AT_ONCE = 4_000_000  # row numbers, over all epochs, that one layout may hold
 

@@ -23,6 +23,7 @@ from shoal.errors import UserError
 from shoal.federation import Settings
 from shoal.method import Method
 
+pytestmark = pytest.mark.slow  # a cluster takes seconds to start, and is not part of `make setup`
 ray = pytest.importorskip("ray", reason="engine ray is an extra: pip install 'shoal[ray]'")
 
 from shoal.engines.ray import Ray  # noqa: E402

@@ -1,0 +1,220 @@
+"""``shoal flower``: real federations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import typer
+
+app = typer.Typer(
+    name="flower",
+    no_args_is_help=True,
+    help="Real federations on Flower: members that come and go, on machines of their own.",
+)
+INSECURE = "Without TLS and without authentication: anybody can join and read. For trying only."
+
+
+def _needs_flower() -> None:
+    from importlib.util import find_spec
+
+    from shoal.errors import UserError
+
+    if find_spec("flwr") is None:
+        raise UserError("shoal flower needs Flower; install it with: pip install 'shoal[flower]'")
+
+
+@app.command()
+def new(
+    folder: Path = typer.Argument(help="The app's directory; it must not exist or be empty."),
+    config: Path = typer.Option(..., "--config", help="A shoal config (YAML)."),
+    changes: list[str] = typer.Option([], "--set", metavar="KEY=VALUE", help="Change a key of it."),
+    publisher: str = typer.Option("shoal", help="The publisher that Flower's app format asks for."),
+) -> None:
+    """Write a ready Flower app from a config."""
+    _needs_flower()
+    from shoal.config import load
+    from shoal.flower.new_app import write_app
+
+    agreed = write_app(folder, load(config, changes), publisher=publisher)
+    typer.echo(f"Wrote {folder}. What members agree to is in {agreed}.")
+    typer.echo(f"Try it on this machine: shoal flower up {folder} --nodes 5 -o {folder}-up")
+
+
+@app.command()
+def key(
+    path: Path = typer.Argument(help="Where to write the private key (PATH.pub beside it)."),
+) -> None:
+    """Make a member's key pair."""
+    _needs_flower()
+    from shoal.errors import UserError
+    from shoal.flower.keys import fingerprint, new_key, public_file
+
+    if path.exists():
+        raise UserError(f"{path} exists; a member keeps its key, since the key is who it is")
+    made = new_key(path)
+    typer.echo(f"Wrote {path} (0600, keep it) and {public_file(path)} (give it to the server).")
+    typer.echo(f"Fingerprint: {fingerprint(made.public)}")
+
+
+@app.command()
+def register(
+    place: Path = typer.Argument(help="The directory of shoal flower up."),
+    name: str = typer.Argument(help="What the member is called in logs and reports."),
+    public: Path = typer.Argument(help="Its public key (.pub)."),
+) -> None:
+    """Let a member in, before or while the federation runs."""
+    _needs_flower()
+    from shoal.errors import UserError
+    from shoal.flower.keys import read_public
+    from shoal.flower.layout import Place, read_up
+    from shoal.flower.link import Link
+    from shoal.flower.roster import Roster
+
+    where = Place(place)
+    entry = Roster(where.roster).add(name, read_public(public))
+    typer.echo(f"{name} is member {entry.member} of the roster.")
+    if not where.settings.exists():
+        return
+    up = read_up(where)
+    link = Link(up.address, None if up.insecure else where.authority)
+    try:
+        link.wait(1.0)
+    except UserError:
+        return
+    link.register(name, entry.public)
+    typer.echo("The running SuperLink knows it too.")
+
+
+@app.command()
+def node(
+    federation: Path = typer.Option(..., help="The agreement: federation.yaml of the server."),
+    data: str | None = typer.Option(None, help=".npz, .csv, .parquet or a folder of images."),
+    loader: str | None = typer.Option(
+        None, help="module:function; it returns (train, validation)."
+    ),
+    x: str | None = typer.Option(None, help="Column of the inputs (default: all but y)."),
+    y: str = typer.Option("y", help="Column of the answers."),
+    superlink: str = typer.Option("127.0.0.1:8000", help="HOST:PORT of the SuperLink."),
+    ca: Path | None = typer.Option(None, help="Certificate authority of the SuperLink (ca.crt)."),
+    key: Path = typer.Option(Path("node-key"), help="This member's private key."),
+    name: str = typer.Option("", help="Name of this member (default: the key's file name)."),
+    home: Path = typer.Option(Path("node-home"), help="Where the member keeps its memories."),
+    poll: float = typer.Option(1.0, help="Seconds between two looks for work, at most."),
+    insecure: bool = typer.Option(False, "--insecure", help=INSECURE),
+    check: bool = typer.Option(False, "--check", help="Check data and key, and do not join."),
+) -> None:
+    """Be a member: check own data against the agreement, then join and train when asked."""
+    _needs_flower()
+    import torch
+
+    from shoal.errors import UserError
+    from shoal.flower.agreement import load
+    from shoal.flower.apps import data_of
+    from shoal.flower.keys import fingerprint, read_key
+    from shoal.flower.node import Node
+
+    if not insecure and ca is None and not check:
+        raise UserError("--ca is missing: a member checks whom it talks to with the authority's "
+                        "certificate (or say --insecure)")  # fmt: skip
+    torch.set_num_threads(1)
+    agreed = load(federation)
+    found = data_of(data, loader, agreed, x, y)
+    own = read_key(key)
+    member = Node(agreed, found, own, name or key.stem, home)
+    rows = 0 if found.validation is None else len(found.validation)
+    typer.echo(
+        f"{member.name} ({fingerprint(own.public)}): {len(found.train)} rows to train, {rows} to "
+        f"validate; agreement {agreed.digest[:12]}"
+    )
+    if check:
+        return
+    from shoal.flower.node_loop import serve, try_again
+
+    try:
+        serve(member, superlink, authority=ca, insecure=insecure, poll=poll, say=typer.echo)
+    except SystemExit as end:
+        if end.code:
+            try_again(typer.echo)
+        raise
+
+
+@app.command()
+def up(
+    folder: Path = typer.Argument(help="An app of shoal flower new."),
+    nodes: int = typer.Option(5, min=0, help="Members to start on this machine (0: none)."),
+    out: Path = typer.Option(..., "-o", "--out", help="Keys, logs and the run go here."),
+    rounds: int | None = typer.Option(None, min=1, help="Rounds (default: what the app says)."),
+    changes: list[str] = typer.Option(
+        [], "--set", metavar="KEY=VALUE", help="A key of [tool.flwr.app.config]: --set deadline=30"
+    ),
+    host: str = typer.Option("127.0.0.1", help="Address to listen on."),
+    port: int = typer.Option(0, help="Port (0: a free one)."),
+    names: list[str] = typer.Option([], "--name", help="Host names for the certificate."),
+    insecure: bool = typer.Option(False, "--insecure", help=INSECURE),
+) -> None:
+    """Start a federation here: SuperLink, server app and members as real processes."""
+    _needs_flower()
+    from shoal.errors import UserError
+    from shoal.flower.layout import Place, Up
+    from shoal.flower.new_app import agreement_of
+    from shoal.flower.up import bring_up, free_port
+
+    agreement_of(folder)
+    place = Place(out)
+    if place.settings.exists():
+        raise UserError(f"{out} is in use; go on with: shoal flower resume {out}")
+    settings = _settings(changes)
+    if rounds is not None:
+        settings["num-server-rounds"] = rounds
+    if nodes:
+        settings.setdefault("start-members", nodes)
+    wanted = Up(str(folder.resolve()), nodes, host, port or free_port(), insecure, settings)
+    hosts = [*names, *([host] if host not in ("0.0.0.0", "::") else [])]
+    try:
+        bring_up(place, wanted, hosts, typer.echo)
+    except KeyboardInterrupt:
+        typer.echo(f"Stopped. Go on with: shoal flower resume {out}")
+        raise typer.Exit(130) from None
+    status(out)
+
+
+def _settings(changes: list[str]) -> dict[str, Any]:
+    import yaml
+
+    from shoal.errors import UserError
+    from shoal.flower.rules import from_run_config
+
+    found: dict[str, Any] = {}
+    for change in changes:
+        name, sign, value = change.partition("=")
+        if not sign:
+            raise UserError(f"--set {change}: write KEY=VALUE")
+        found[name] = yaml.safe_load(value)
+    from_run_config(found)
+    return found
+
+
+@app.command()
+def resume(place: Path = typer.Argument(help="The directory of shoal flower up.")) -> None:
+    """Go on after a server, a SuperLink or everything was stopped."""
+    _needs_flower()
+    from shoal.flower.layout import Place
+    from shoal.flower.up import resume as go_on
+
+    go_on(Place(place), typer.echo)
+    if Place(place).finished:
+        status(place)
+
+
+@app.command()
+def status(
+    place: Path = typer.Argument(help="The directory of shoal flower up."),
+) -> None:
+    """Where a federation stands, and how its members behave."""
+    _needs_flower()
+    from shoal.flower.layout import Place
+    from shoal.flower.status import table
+
+    for line in table(Place(place)):
+        typer.echo(line)

@@ -1,0 +1,147 @@
+"""What members of a federation agree to: the model, the method, and the form of everybody's data.
+
+``federation.yaml`` holds it. Server and nodes each have a copy and compare digests before the
+first round, so that a node runs what its owner has read and nothing else. It says nothing about
+anybody's data but the form it must have.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from shoal.config import Config, from_mapping
+from shoal.config.build import Plan, build
+from shoal.config.load import read
+from shoal.data.sources import Dataset
+from shoal.errors import UserError
+from shoal.flower.privacy import Privacy, from_values
+from shoal.rundir import dump_json, dump_yaml, write_text
+from shoal.types import ClientData, Pool
+from shoal.worlds.base import Moment, World
+
+# What a run may say differently on each side, or what only simulations have.
+APART = ("data", "world", "engine", "device", "checkpoint", "evaluate", "problem", "guard")
+ANYBODY = 1_000_000
+
+
+@dataclass(frozen=True)
+class Expects:
+    """The form of a sample, the number of classes, and their names where labels are text."""
+
+    shape: tuple[int, ...]
+    classes: int
+    names: tuple[str, ...] = ()
+    vocabulary: int | None = None
+
+    def dataset(self) -> Dataset:
+        """A data set of this form without samples: enough to build a model for."""
+        x = torch.zeros(0, *self.shape, dtype=torch.float32 if not self.vocabulary else torch.int64)
+        empty = Pool(x, torch.zeros(0, dtype=torch.int64))
+        return Dataset(
+            "expected", empty, empty, self.classes, self.shape, vocabulary=self.vocabulary
+        )
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """A config without data, and what the data must look like."""
+
+    expects: Expects
+    config: Config
+    privacy: Privacy | None = None
+
+    @property
+    def digest(self) -> str:
+        """The same on both sides exactly if both train the same thing."""
+        values = {k: v for k, v in self.config.complete().items() if k not in APART}
+        values["model"] = {k: v for k, v in values["model"].items() if k != "init"}
+        text = dump_json({"expects": _plain(self.expects), "config": values, **self._private()})
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def _private(self) -> dict[str, Any]:
+        return {} if self.privacy is None else {"privacy": self.privacy.plain()}
+
+    def plan(self, world: World | None = None) -> Plan:
+        """Everything a run needs but data."""
+        if self.config.loss.class_weights == "balanced":
+            raise UserError("loss.class_weights: balanced needs everybody's labels, which no real "
+                            "federation has; give one number a class")  # fmt: skip
+        # nodes run the reference engine; nothing is tried out here, where no data is
+        config = from_mapping({**self.config.complete(), "engine": "loop"})
+        plan = build(config, world=world or Somewhere(), data=self.expects.dataset())
+        if self.privacy is not None:
+            stats = plan.initial.stats.numel()
+            self.privacy.check(plan.settings.method, stats, config.participation)
+        return plan
+
+    def write(self, path: Path) -> None:
+        kept = {k: v for k, v in self.config.complete().items() if k not in ("data", "world")}
+        kept.pop("problem", None)
+        values = {"expects": _plain(self.expects), "config": kept, **self._private()}
+        write_text(path, dump_yaml(values))
+
+
+def load(path: Path) -> Agreement:
+    """The agreement in a file."""
+    values, _ = read(path)
+    if not {"expects", "config"} <= set(values) <= {"expects", "config", "privacy"}:
+        raise UserError(f"{path} is no agreement: it needs the keys expects and config, and may "
+                        "have privacy (shoal flower new writes one)")  # fmt: skip
+    if not isinstance(values["config"], dict):
+        raise UserError(f"{path}: config must be a mapping of keys to values")
+    if {"data", "world", "problem"} & set(values["config"]):
+        raise UserError(f"{path}: config must not name data, a world or a problem; nodes bring "
+                        "their own data")  # fmt: skip
+    private = from_values(values["privacy"]) if values.get("privacy") is not None else None
+    return Agreement(_expects(values["expects"], path), from_mapping(values["config"]), private)
+
+
+def _expects(values: Any, path: Path) -> Expects:
+    known = {"shape", "classes", "names", "vocabulary"}
+    if not isinstance(values, Mapping) or not {"shape", "classes"} <= set(values) <= known:
+        raise UserError(f"{path}: expects needs shape and classes (and may have names)")
+    shape, classes = values["shape"], values["classes"]
+    whole = isinstance(shape, Sequence) and all(type(n) is int and n > 0 for n in shape)
+    if not whole or type(classes) is not int or classes < 2:
+        raise UserError(f"{path}: expects.shape must be a list of whole numbers above 0, and "
+                        "expects.classes a whole number above 1")  # fmt: skip
+    names = tuple(str(name) for name in values.get("names") or ())
+    if names and len(names) != classes:
+        raise UserError(f"{path}: expects.names has {len(names)} names for {classes} classes")
+    return Expects(tuple(shape), classes, names, values.get("vocabulary"))
+
+
+def _plain(expects: Expects) -> dict[str, Any]:
+    return {
+        "shape": list(expects.shape),
+        "classes": expects.classes,
+        "names": list(expects.names),
+        "vocabulary": expects.vocabulary,
+    }
+
+
+class Somewhere:
+    """A world that nobody asks anything: the place of a node's plan."""
+
+    rounds, pad = 1, 0
+
+    def at(self, round: int) -> Moment:
+        return Moment(round, 0, 0, range(ANYBODY), None, round, 1)
+
+    def train(self, client: int, round: int) -> ClientData:
+        raise NotImplementedError("data is on the nodes")
+
+    def validation(self, client: int, round: int) -> ClientData | None:
+        return None
+
+    def tests(self, round: int) -> dict[str, ClientData]:
+        return {}
+
+    def saved(self) -> dict[str, Any]:
+        return {}

@@ -1,0 +1,69 @@
+"""What happened, by name: a log of events, and counts for every member."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from shoal.rundir import dump_json, write_text
+
+Say = Callable[[str], None]
+
+
+class Ledger:
+    """``events.jsonl``, and ``members.json`` with every member's asked, accepted and refused."""
+
+    def __init__(self, folder: Path, say: Say = lambda text: None) -> None:
+        self.folder, self.say = folder, say
+        self.names: dict[int, str] = {}
+        self.counts: dict[int, Counter[str]] = {}
+        self._read()
+
+    def _read(self) -> None:
+        """A resumed run goes on counting."""
+        try:
+            kept = json.loads((self.folder / "members.json").read_text())
+        except (OSError, ValueError):
+            return
+        for member, entry in kept.items():
+            self.names[int(member)] = entry["name"]
+            self.counts[int(member)] = Counter(entry["counts"])
+
+    def name(self, member: int) -> str:
+        return self.names.get(member, f"member {member}")
+
+    def event(self, kind: str, text: str, **more: Any) -> None:
+        """One line for the log, one for the person who watches."""
+        line = {"time": round(time.time(), 3), "event": kind, "text": text, **more}
+        with (self.folder / "events.jsonl").open("a", encoding="utf-8") as file:
+            file.write(dump_json(line) + "\n")
+        self.say(text)
+
+    def count(self, member: int, what: str) -> None:
+        self.counts.setdefault(member, Counter())[what] += 1
+
+    def refused(self, member: int, reason: str, round: int) -> None:
+        if member >= 0:  # a node that has not said who it is has no number
+            self.count(member, "refused")
+        text = f"round {round}: refused an upload of {self.name(member)}: {reason}"
+        self.event("refused", text, member=member, name=self.name(member), reason=reason)
+
+    def report(self) -> dict[str, Any]:
+        """Every member's counts and the rate at which its uploads were refused."""
+        found = {}
+        for member, counts in sorted(self.counts.items()):
+            came = counts["accepted"] + counts["refused"]
+            rate = counts["refused"] / came if came else 0.0
+            found[str(member)] = {
+                "name": self.name(member),
+                "refused_rate": round(rate, 4),
+                "counts": dict(sorted(counts.items())),
+            }
+        return found
+
+    def write(self) -> None:
+        write_text(self.folder / "members.json", dump_json(self.report(), indent=2) + "\n")

@@ -1,0 +1,137 @@
+"""``shoal flower new``: a Flower app in the layout that Flower users expect, from a config."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from shoal.config import Config
+from shoal.config.build import build
+from shoal.config.subject import dataset_of
+from shoal.errors import UserError
+from shoal.flower.agreement import Agreement, Expects
+from shoal.flower.rules import Rules
+from shoal.rundir import dump_yaml, write_text
+
+SERVER = '''"""The server: shoal's loop over Flower's grid."""
+
+from pathlib import Path
+
+from shoal.flower.apps import server_app
+
+app = server_app(Path(__file__).with_name("federation.yaml"))
+'''
+CLIENT = '''"""The client, for stock SuperNodes and simulations (`shoal flower node` needs none)."""
+
+from pathlib import Path
+
+from shoal.flower.apps import client_app
+
+app = client_app(Path(__file__).with_name("federation.yaml"))
+'''
+TASK = '''"""What is learnt: the model and the data's form are in federation.yaml.
+
+A node with data of its own kind returns it from a function here and starts with
+`shoal flower node --loader {package}.task:load ...`.
+"""
+
+
+def load():
+    """A training and a validation set, each a pair (x, y); the second may be None."""
+    raise NotImplementedError("return ((x, y), None) with this node's own data")
+'''
+PROJECT = """[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "{name}"
+version = "1.0.0"
+description = "A federation that runs {method}"
+license = "Apache-2.0"
+# shoal itself is installed by the owner of every machine; nothing is fetched when a run starts.
+dependencies = ["flwr>=1.41,<1.43"]
+
+[tool.hatch.build.targets.wheel]
+packages = ["."]
+
+[tool.flwr.app]
+publisher = "{publisher}"
+
+[tool.flwr.app.components]
+serverapp = "{package}.server_app:app"
+clientapp = "{package}.client_app:app"
+
+[tool.flwr.app.config]
+{rules}
+"""
+README = """# {name}
+
+A federation that runs `{method}`. `{package}/federation.yaml` is what every member agrees to; give
+it to them together with `ca.crt`.
+
+    shoal flower up . --nodes 5             # everything on this machine, to try it
+    flwr run . --stream                     # a simulation (needs flwr[simulation])
+    shoal flower node --federation {package}/federation.yaml --data my.csv ...   # one member
+"""
+
+
+def write_app(
+    folder: Path,
+    config: Config,
+    expects: Expects | None = None,
+    publisher: str = "shoal",
+    rules: Rules | None = None,
+) -> Path:
+    """The app directory; nothing is written if anything is wrong."""
+    if folder.exists() and any(folder.iterdir()):
+        raise UserError(f"{folder} is not empty; give a directory that does not exist yet")
+    if config.problem is not None:
+        raise UserError("a problem has no data that nodes could bring; give a config with a model")
+    name = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-") or "federation"
+    package = name.replace("-", "_")
+    agreed = Agreement(expects or expected_of(config), config)
+    plan = agreed.plan()  # every check that can fail fails here
+    inside = folder / package
+    inside.mkdir(parents=True)
+    settings = {**(rules or Rules()).plain(), "out": ""}
+    filled = {
+        "name": name,
+        "package": package,
+        "method": plan.settings.method.name,
+        "publisher": publisher,
+        "rules": "\n".join(f"{key} = {_toml(value)}" for key, value in settings.items()),
+    }
+    write_text(folder / "pyproject.toml", PROJECT.format(**filled))
+    write_text(folder / "README.md", README.format(**filled))
+    write_text(inside / "__init__.py", f'"""{name}."""\n')
+    write_text(inside / "server_app.py", SERVER)
+    write_text(inside / "client_app.py", CLIENT)
+    write_text(inside / "task.py", TASK.format(**filled))
+    agreed.write(inside / "federation.yaml")
+    write_text(inside / "simulation.yaml", dump_yaml(config.complete()))
+    return inside / "federation.yaml"
+
+
+def expected_of(config: Config) -> Expects:
+    """The form of the config's own data; its world is tried too, since ``up`` will need it."""
+    data = dataset_of(config)
+    build(config, data=data)
+    if data.classes is None:
+        raise UserError(f"data: {data.name!r} has no classes, and a federation needs them")
+    return Expects(data.shape, data.classes, (), data.vocabulary)
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def agreement_of(folder: Path) -> Path:
+    """The ``federation.yaml`` of an app directory."""
+    found = sorted(folder.glob("*/federation.yaml"))
+    if len(found) != 1:
+        raise UserError(f"{folder} is no app of shoal flower new: it has {len(found)} "
+                        "federation.yaml one folder down")  # fmt: skip
+    return found[0]

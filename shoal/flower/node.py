@@ -1,0 +1,225 @@
+"""A node: it answers the server's frames with its own data, its own memories and its own key."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from shoal import tree
+from shoal.engines import base
+from shoal.engines.loop import question_view, train_one
+from shoal.flower import frames
+from shoal.flower.agreement import Agreement
+from shoal.flower.frames import Answer, Card, Done, Frame, Hello, Order, Sorry
+from shoal.flower.keys import Key
+from shoal.flower.memory import Kept, MemoryDisk
+from shoal.flower.own_data import NodeData
+from shoal.flower.wire import WireError, vocabulary
+from shoal.local import Program
+from shoal.metrics.evaluate import evaluate
+from shoal.rundir import write_bytes
+from shoal.tree import Tree
+from shoal.types import ClientData, Model
+
+SCORE = "score"  # the question that is no part's: how good is this model?
+SLACK = 64 << 20  # bytes of an order beyond what its models need
+
+
+class CannotError(Exception):
+    """Why a node does not do what it was told; the sentence goes to the server."""
+
+
+@dataclass
+class Node:
+    """One member's side of the federation."""
+
+    agreement: Agreement
+    data: NodeData
+    key: Key
+    name: str
+    home: Path
+    twist: Callable[[Done], Done] | None = None  # what a test does to uploads
+    program: Program = field(init=False)
+    disk: MemoryDisk = field(init=False)
+    initial: Tensor | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        plan = self.agreement.plan()
+        self.program = plan.settings.program
+        self.words = vocabulary(self.program.method)
+        self.disk = MemoryDisk(self.home / "memory", self.words)
+        size = sum(t.numel() * t.element_size() for t in plan.initial)
+        self.limit = SLACK + 16 * size
+        self._lock = threading.Lock()
+        self._recall()
+
+    def reply(self, blob: bytes) -> tuple[bytes, bytes]:
+        """The reply to a frame, and the signature over it."""
+        with self._lock:
+            nonce = ""
+            try:
+                frame = frames.unpack(blob, self.limit, self.words)
+                nonce = getattr(frame, "nonce", "")
+                answer: Frame = self._handle(frame)
+            except (CannotError, WireError) as error:
+                answer = Sorry(nonce, str(error))
+            packed = frames.pack(answer)
+            return packed, self.key.sign(packed)
+
+    def _handle(self, frame: Frame) -> Frame:
+        if isinstance(frame, Hello):
+            return self._introduce(frame)
+        if not isinstance(frame, Order):
+            raise CannotError(f"a node takes no {type(frame).__name__}")
+        order, kept = self._order(frame)
+        return self._ask(frame, order) if frame.question else self._train(frame, order, kept)
+
+    # ---- hello ----
+    def _introduce(self, hello: Hello) -> Card:
+        if hello.agreement != self.agreement.digest:
+            raise CannotError("this node has agreed to another federation.yaml")
+        self.initial = hello.initial
+        # kept as bytes of the same hello, so that a restarted node need not be told again
+        write_bytes(self.home / "hello", frames.pack(hello))
+        held, public = self.data.validation, self.key.public.decode()
+        if self.agreement.privacy is not None:  # even the number of rows is the member's own
+            return Card(hello.nonce, self.name, public, 1, 0)
+        rows = 0 if held is None else len(held)
+        return Card(hello.nonce, self.name, public, len(self.data.train), rows)
+
+    def _recall(self) -> None:
+        try:
+            hello = frames.unpack((self.home / "hello").read_bytes(), self.limit)
+        except (OSError, WireError):
+            return
+        if isinstance(hello, Hello) and hello.agreement == self.agreement.digest:
+            self.initial = hello.initial
+
+    # ---- orders ----
+    def _order(self, frame: Order) -> tuple[base.Order, int]:
+        """The engine's order, and the serial of the last session's end it has seen."""
+        if self.initial is None:
+            raise CannotError("no hello came before this order")
+        model = Model(frame.theta, frame.stats)
+        if frame.theta.shape != self.initial.shape or frame.theta.dtype != self.initial.dtype:
+            raise CannotError(f"a model of shape {tuple(frame.theta.shape)}")
+        if not frame.rates or len(frame.sent) != len(self.program.method.parts):
+            raise CannotError("an order without rates, or for another method")
+        memories = self._memories(frame, model)
+        train = self._training(memories)
+        held = self.data.validation if self.program.needs_validation else None
+        member = base.Member(frame.member, train, held, memories, frame.cap or None)
+        return base.Order(
+            self.program,
+            model,
+            self.initial,
+            tuple(frame.sent),
+            (member,),
+            frame.rates,
+            frame.seed,
+            frame.round,
+            frame.session,
+            frame.stage,
+            frame.batch or None,
+            frame.pad,
+            frame.shuffle,
+        ), max(frame.serials, default=0)
+
+    def _memories(self, frame: Order, model: Model) -> tuple[Tree, ...] | None:
+        """One memory a part from the tickets, caught up with sessions that have ended since."""
+        wanted = {ticket for ticket in frame.tickets if ticket >= 0}
+        if not wanted:
+            return None
+        found = {ticket: self.disk.get(ticket) for ticket in wanted}
+        pairs = list(enumerate(frame.tickets))
+        memories = [None if (k := found.get(t)) is None else k.memories[i] for i, t in pairs]
+        assert self.initial is not None  # an order without a hello was refused
+        for place, part in enumerate(frame.ended):
+            kept = found.get(frame.tickets[part])
+            ends = self.program.method.parts[part].fills("member_end")
+            if ends and kept is not None and frame.serials[place] > kept.ended:
+                memories[part] = self.program.ended_memory(
+                    part, model, self.initial, tuple(memories), frame.endings[place]
+                )
+        self._keep_caught_up(frame, found, memories)
+        return tuple(memories) if any(m is not None for m in memories) else None
+
+    def _keep_caught_up(
+        self, frame: Order, found: dict[int, Kept | None], memories: list[Tree]
+    ) -> None:
+        """At once: the upload that follows may be refused, and a question brings none."""
+        latest = max(frame.serials, default=0)
+        for ticket, kept in found.items():
+            if kept is not None and kept.ended < latest:
+                new = tuple(
+                    memories[i] if t == ticket else kept.memories[i]
+                    for i, t in enumerate(frame.tickets)
+                )
+                self.disk.put(ticket, Kept(new, latest), ticket)
+
+    def _training(self, memories: tuple[Tree, ...] | None) -> ClientData:
+        train = self.data.train
+        if memories is not None:
+            for part, memory in zip(self.program.method.parts, memories, strict=True):
+                if part.fills("data"):
+                    train = part.data(memory, train)
+        return train
+
+    def _train(self, frame: Order, order: base.Order, ended: int) -> Done:
+        private = self.agreement.privacy
+        scored = frame.score and private is None
+        accuracy, loss = self._score(order.model) if scored else (-1.0, 0.0)
+        results = train_one(order, order.members[0])
+        memories = tree.row(results.memories, 0)
+        if tree.leaves(memories):
+            self.disk.put(frame.ticket, Kept(memories, ended), max(frame.tickets, default=-1))
+        done = Done(
+            frame.nonce,
+            frame.member,
+            float(results.counts[0]),
+            results.steps[0],
+            results.samples[0],
+            results.epochs[0],
+            accuracy,
+            loss,
+            results.delta[0],
+            results.stats[0],
+            tree.row(results.payloads, 0),
+        )
+        if private is not None:
+            if tree.leaves(done.payloads):
+                raise CannotError("this method sends more than what privacy protects")
+            noisy = private.protected(done.delta)
+            done = replace(done, delta=noisy, count=1.0, steps=1, samples=1)
+        return done if self.twist is None else self.twist(done)
+
+    def _score(self, model: Model) -> tuple[float, float]:
+        """How the received model does on the node's validation set; -1 where that has no answer."""
+        if self.data.validation is None:
+            return -1.0, 0.0
+        scores = evaluate(self.program.task, model, self.data.validation)
+        loss = scores.loss if math.isfinite(scores.loss) else 1e30
+        return (-1.0 if scores.accuracy is None else scores.accuracy), loss
+
+    def _ask(self, frame: Order, order: base.Order) -> Answer:
+        if self.agreement.privacy is not None:
+            raise CannotError("a private member answers no questions")
+        if frame.question == SCORE:
+            accuracy, loss = self._score(order.model)
+            rows = len(self.data.validation) if self.data.validation is not None else 0
+            found = torch.tensor([accuracy, loss, rows], dtype=torch.float64)
+            return Answer(frame.nonce, frame.member, found)
+        parts = self.program.method.parts
+        asked = (
+            getattr(parts[frame.part], frame.question, None) if frame.part < len(parts) else None
+        )
+        if frame.part < 0 or not getattr(asked, "is_question", False) or asked is None:
+            raise CannotError(f"{frame.question[:40]!r} is no question of this method")
+        view = question_view(order, order.members[0], asked)
+        return Answer(frame.nonce, frame.member, asked(view, frame.payload))

@@ -1,0 +1,167 @@
+"""Who is here now: nodes that Flower sees, who proved to be a member, and who fell silent."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flwr.serverapp import Grid
+from torch import Tensor
+
+from shoal.errors import UserError
+from shoal.flower.frames import Card, Hello
+from shoal.flower.keys import fingerprint
+from shoal.flower.ledger import Ledger
+from shoal.flower.post import Address, Post
+from shoal.flower.roster import Entry, Roster
+from shoal.flower.rules import Rules
+
+HELLO_SECONDS = 30.0  # a node that has just started may still be importing
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A node as Flower describes it. ``since`` changes when it starts anew."""
+
+    node: int
+    public: bytes
+    since: str
+
+
+def seen_nodes(grid: Grid) -> list[Seen]:
+    """Every node that is online."""
+    nodes = grid.get_nodes()
+    fine = [n for n in nodes if n.status in ("", "online")]
+    return [Seen(n.node_id, bytes(n.public_key), n.last_activated_at) for n in fine]
+
+
+class Presence:
+    """Members that are here, told apart by their keys; asked for their card when they arrive."""
+
+    def __init__(
+        self, post: Post, roster: Roster, ledger: Ledger, rules: Rules, digest: str, initial: Tensor
+    ) -> None:
+        self.post, self.roster, self.ledger, self.rules = post, roster, ledger, rules
+        self.digest, self.initial = digest, initial
+        self.here: dict[int, Address] = {}
+        self.cards: dict[int, Card] = {}
+        self.silent: dict[int, int] = {}  # deadlines missed in a row
+        self._owner: dict[int, int] = {}  # node -> member
+        self._known: dict[int, Seen] = {}  # by node: whom we have heard of, or refused
+
+    def where(self, member: int) -> Address | None:
+        return self.here.get(member)
+
+    def rows(self, member: int) -> float:
+        return float(self.cards[member].rows) if member in self.cards else 0.0
+
+    def look(self) -> tuple[int, ...]:
+        """The members that are here, after goodbyes and welcomes."""
+        self._reread_roster()
+        nodes = {s.node: s for s in seen_nodes(self.post.grid)}
+        for member, address in list(self.here.items()):
+            if address.node not in nodes:
+                self._left(member, "left the federation")
+        self._known = {n: s for n, s in self._known.items() if n in nodes and nodes[n] == s}
+        back = self.post.collect_late()
+        new = [s for s in nodes.values() if s.node not in self._known]
+        new += [s for s in nodes.values() if s.node in self._known and self._is(s, back)]
+        self._welcome(new)
+        return tuple(sorted(self.here))
+
+    def _reread_roster(self) -> None:
+        """Whoever was a stranger may have been registered since."""
+        before = len(self.roster.entries)
+        self.roster.refresh()
+        if len(self.roster.entries) > before:
+            owners = set(self._owner)
+            self._known = {n: s for n, s in self._known.items() if n in owners}
+
+    def _is(self, seen: Seen, members: set[int]) -> bool:
+        """Whether a node that is known but not here belongs to one of ``members``."""
+        owner = self._owner.get(seen.node)
+        if owner is None:
+            entry = self._entry(seen)
+            owner = None if entry is None else entry.member
+        return owner in members and owner not in self.here
+
+    def _entry(self, seen: Seen) -> Entry | None:
+        """The member that Flower has authenticated behind a node."""
+        return None if self.rules.insecure else self.roster.by_key(seen.public)
+
+    def missed(self, members: Sequence[int]) -> None:
+        """Members that did not answer an order in time."""
+        for member in members:
+            self.silent[member] = self.silent.get(member, 0) + 1
+            if self.silent[member] >= self.rules.absent_after and member in self.here:
+                self._left(member, "did not answer in time and counts as gone")
+
+    def heard(self, members: Sequence[int]) -> None:
+        for member in members:
+            self.silent.pop(member, None)
+
+    def _left(self, member: int, how: str) -> None:
+        del self.here[member]
+        self.ledger.count(member, "departures")
+        text = f"{self.ledger.name(member)} {how}"
+        self.ledger.event("departure", text, member=member, name=self.ledger.name(member))
+
+    def _welcome(self, nodes: Sequence[Seen]) -> None:
+        """Ask nodes for their card, all at once; who proves to be a member is here."""
+        asked: dict[Address, Hello] = {}
+        for place, seen in enumerate(sorted(nodes, key=lambda s: s.node)):
+            self._known[seen.node] = seen
+            entry = self._entry(seen)
+            if entry is None and not self.rules.insecure:
+                who = fingerprint(seen.public)
+                text = f"refused a node whose key {who} no roster names"
+                self.ledger.event("stranger", text, key=who)
+                continue
+            number, public = -1 - place, b""
+            if entry is not None:
+                number, public = entry.member, seen.public
+                self.ledger.names[number] = entry.name
+            asked[Address(number, seen.node, public)] = Hello(
+                Post.nonce(), self.digest, self.initial
+            )
+        if not asked:
+            return
+        wait = min(self.rules.deadline, HELLO_SECONDS)
+        found = self.post.exchange(asked, Card, deadline=wait, enough=0.5)
+        for address in asked:
+            if address.member < 0 and address.member not in found:
+                self._known.pop(address.node)  # nobody yet: ask again
+        cards = {a: f for a in asked if isinstance(f := found.get(a.member), Card)}
+        # strangers get their numbers in the order of their names, the same in every run
+        for address in sorted(cards, key=lambda a: (a.member < 0, cards[a].name)):
+            self._join(address, cards[address])
+
+    def _join(self, address: Address, card: Card) -> None:
+        entry = self.roster.by_key(card.public.encode())
+        if address.public and (entry is None or entry.member != address.member):
+            self.ledger.refused(address.member, "another member's key", self.post.round)
+            return
+        if entry is None:  # insecure: whoever comes first owns the name
+            try:
+                entry = self.roster.add(card.name, card.public.encode())
+            except UserError as error:
+                self.ledger.event("stranger", f"refused a node: {error}")
+                return
+        member = entry.member
+        returning = (
+            member in self.cards or self.ledger.counts.get(member, Counter())["arrivals"] > 0
+        )
+        self.ledger.names[member] = entry.name
+        if not card.rows > 0:
+            self.ledger.refused(member, "it has no data", self.post.round)
+            return
+        moved = self.here.get(member) is not None
+        self.here[member] = Address(member, address.node, entry.public)
+        self._owner[address.node] = member
+        self.cards[member] = card
+        self.silent.pop(member, None)
+        self.ledger.count(member, "arrivals")
+        how = "came back" if returning or moved else "joined"
+        text = f"{entry.name} {how} as member {member} with {card.rows} rows"
+        self.ledger.event("arrival", text, member=member, name=entry.name, rows=card.rows)

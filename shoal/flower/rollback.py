@@ -1,0 +1,59 @@
+"""Members' own reports of how good the model is, and the way back to the last good one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from shoal.federation import Federation
+
+Scores = dict[int, tuple[float, float]]  # member -> accuracy and loss on its validation rows
+
+
+@dataclass(frozen=True)
+class Good:
+    """A state that members found good, and what each of them said of it."""
+
+    federation: Federation
+    scores: Scores
+
+
+def mean_accuracy(scores: Scores, rows: Callable[[int], int]) -> float | None:
+    """The mean over members, weighed by the rows they judge with."""
+    total = sum(rows(member) for member in scores)
+    if not total:
+        return None
+    return sum(rows(m) * accuracy for m, (accuracy, _) in scores.items()) / total
+
+
+class Watch:
+    """Remembers the best state of a session, and says when a model is worse than it by too much.
+
+    Only members that judged both are compared, so that who came or left does not decide.
+    """
+
+    def __init__(self, allowed: float) -> None:
+        self.allowed = allowed
+        self.good: Good | None = None
+
+    def forget(self) -> None:
+        """Another session, other members: there is nothing to compare with."""
+        self.good = None
+
+    def judge(
+        self, federation: Federation, scores: Scores, rows: Callable[[int], int]
+    ) -> float | None:
+        """How much worse ``federation`` is than the best, if that is too much."""
+        if not self.allowed or not scores:
+            return None
+        if self.good is None:
+            self.good = Good(federation, scores)
+            return None
+        both = set(scores) & set(self.good.scores)
+        now = mean_accuracy({m: scores[m] for m in both}, rows)
+        then = mean_accuracy({m: self.good.scores[m] for m in both}, rows)
+        if now is None or then is None:
+            return None
+        if now >= then:
+            self.good = Good(federation, scores)
+        return then - now if then - now > self.allowed else None

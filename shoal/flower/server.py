@@ -1,0 +1,247 @@
+"""The server of a real federation: wait for members, play a round, write it down, go on.
+
+A round is :func:`shoal.round.play_round`, the same as in a simulation; this file is about what a
+simulation does not have: members that come, fall silent or lie, a server that is restarted, and a
+model that turns bad.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO
+
+from flwr.serverapp import Grid
+
+from shoal import checkpoint
+from shoal.errors import UserError
+from shoal.federation import Federation, Settings
+from shoal.flower.agreement import Agreement
+from shoal.flower.engine import GridEngine, SilentError
+from shoal.flower.ledger import Ledger
+from shoal.flower.live_world import LiveWorld
+from shoal.flower.post import Post
+from shoal.flower.presence import Presence
+from shoal.flower.privacy import Account, Privacy
+from shoal.flower.record import Books
+from shoal.flower.rollback import Watch
+from shoal.flower.roster import Roster
+from shoal.flower.rules import Rules
+from shoal.flower.sessions import Sessions
+from shoal.flower.wire import vocabulary
+from shoal.orders import make_order
+from shoal.round import RoundReport, play_round
+from shoal.types import Job
+from shoal.worlds.base import Moment
+
+FRUITLESS = 20  # attempts at one round, with members here, before the server gives up
+REMIND = 60.0  # seconds between two lines that say we wait
+
+
+@dataclass
+class Server:
+    """A federation over a grid, and the directory it lives in."""
+
+    grid: Grid
+    agreement: Agreement
+    rules: Rules
+    folder: Path
+    say: Callable[[str], None] = print
+    sleep: Callable[[float], None] = time.sleep
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._lock = _locked(self.folder / "lock")
+        self.world = LiveWorld(self.rules.num_server_rounds, self.folder / "sessions.json")
+        self.plan = self.agreement.plan(self.world)
+        self.settings: Settings = replace(self.plan.settings, world=self.world, elsewhere=True)
+        saved = checkpoint.load(self.folder / "checkpoint", self.agreement.digest, "cpu")
+        self.books = Books(self.folder, self.agreement, self.rules, saved)
+        self.ledger = Ledger(self.folder, self.say)
+        self.federation = saved.federation if saved else self._fresh()
+        self.sessions = Sessions(self.rules.settle)
+        self.watch = Watch(self.rules.rollback)
+        initial = self.federation.initial
+        size = sum(t.numel() * t.element_size() for t in initial)
+        words = vocabulary(self.settings.method)
+        self.post = Post(self.grid, self.rules, self.ledger, words, size)
+        roster = Roster(self.folder / "roster.json")
+        self.presence = Presence(
+            self.post, roster, self.ledger, self.rules, self.agreement.digest, initial.theta
+        )
+        self.engine = GridEngine(self.post, self.presence.where, self.presence.rows)
+        self.account: Account | None = None
+        if self.agreement.privacy is not None:
+            self._protect(self.agreement.privacy)
+        if saved:
+            self._resumed()
+
+    def _protect(self, privacy: Privacy) -> None:
+        """Uploads weigh the same, and a round has as many of them as the noise counts on."""
+        guard = replace(self.settings.guard, quorum=privacy.shared_by)
+        self.settings = replace(self.settings, guard=guard, uniform=True)
+        needed = max(privacy.shared_by, self.rules.min_members)
+        start = max(needed, self.rules.start_members)
+        self.rules = replace(self.rules, min_members=needed, start_members=start)
+        self.account = Account(privacy, self.folder / "releases.json")
+        self.engine.released = self.account.release
+
+    def _fresh(self) -> Federation:
+        first = self.world.at(0)
+        rate = self.settings.rates(first)[0]
+        return Federation.fresh(self.settings, self.plan.initial, first, rate)
+
+    def _resumed(self) -> None:
+        done = self.federation.round
+        if done and done - 1 < self.rules.num_server_rounds:
+            self.sessions.current = frozenset(self.world.at(done - 1).members)
+        self.ledger.event("resumed", f"the server goes on after round {done - 1}", round=done)
+
+    # ---- the loop ----
+    def play(self) -> None:
+        """All rounds that are left. Whatever stops it, the directory can be resumed."""
+        fruitless = 0
+        try:
+            while self.federation.round < self.rules.num_server_rounds:
+                self.post.round = self.federation.round
+                moment = self._opened()
+                if self._play_round(moment):
+                    fruitless = 0
+                    continue
+                fruitless += 1
+                if fruitless == FRUITLESS:
+                    raise UserError(f"round {moment.round} failed {FRUITLESS} times; see "
+                                    f"{self.folder / 'events.jsonl'}")  # fmt: skip
+                self.sleep(min(self.rules.poll, 1.0))
+            self._finish()
+        finally:
+            self.ledger.write()
+            self.books.close()
+            self._lock.close()
+
+    def _opened(self) -> Moment:
+        """The next moment, once enough members are here."""
+        round = self.federation.round
+        here = self._wait(self.rules.min_members if round else self.rules.start_members)
+        members, new = self.sessions.members_of_round(here)
+        self.world.sizes = {m: card.rows for m, card in self.presence.cards.items()}
+        moment = self.world.open(round, members, new)
+        if new:
+            self.watch.forget()
+            names = ", ".join(self.ledger.name(m) for m in members)
+            text = f"round {round}: session {moment.session} begins with {names}"
+            self.ledger.event("session", text, round=round, members=list(members))
+        return moment
+
+    def _wait(self, needed: int) -> tuple[int, ...]:
+        """Members, when there are enough; until then the server sleeps and says so now and then."""
+        told, pause, came_back = -REMIND, 0.1, self._expected()
+        patience = time.monotonic() + min(self.rules.deadline, 30.0)
+        while True:
+            here = self.presence.look()
+            missing = came_back - set(here) if time.monotonic() < patience else set()
+            if len(here) >= needed and not missing:
+                return here
+            if len(here) < needed and time.monotonic() - told >= REMIND:
+                told = time.monotonic()
+                text = f"waiting for members: {len(here)} of at least {needed} are here"
+                self.ledger.event("waiting", text)
+            self.sleep(pause)
+            pause = min(2 * pause, 5.0)
+
+    def _expected(self) -> set[int]:
+        """Right after a restart: the members of the round before, who have a moment to report."""
+        fresh_start = not self.presence.here and bool(self.federation.round)
+        return set(self.sessions.current) if fresh_start else set()
+
+    # ---- one round ----
+    def _play_round(self, moment: Moment) -> bool:
+        """Whether the round counted. If not, the federation is as before."""
+        began, before = time.perf_counter(), self.federation
+        trial = before.snapshot()
+        self.engine.federation = lambda: trial
+        self.engine.scores.clear()
+        self.post.heard.clear()
+        self.post.unheard.clear()
+        round = moment.round
+        try:
+            earlier = self.world.at(round - 1) if round else None
+            report = play_round(trial, self.settings, moment, self.engine, earlier)
+        except SilentError as error:
+            self._attend()
+            names = ", ".join(self.ledger.name(m) for m in sorted(error.members))
+            text = f"round {round}: no answer from {names}; trying again without them"
+            self.ledger.event("silent", text, round=round)
+            return False
+        self._attend()
+        self._count(report, round)
+        if report.abandoned:
+            text = f"round {round}: too few uploads were accepted; trying again"
+            self.ledger.event("abandoned", text, round=round, attempts=report.attempts)
+            return False
+        trial.round = round + 1
+        self.federation = self._judged(before, trial)
+        seconds = time.perf_counter() - began
+        line = self.books.write(moment, report, self, seconds)
+        self.say(line)
+        return True
+
+    def _attend(self) -> None:
+        self.presence.heard(tuple(self.post.heard))
+        self.presence.missed(tuple(self.post.unheard - self.post.heard))
+
+    def _count(self, report: RoundReport, round: int) -> None:
+        for member in report.accepted:
+            self.ledger.count(member, "accepted")
+        for refused in report.rejected:
+            self.ledger.refused(refused.client, refused.reason, round)
+
+    def _judged(self, before: Federation, after: Federation) -> Federation:
+        """The new state, or the last good one if members say that the model went bad."""
+        good = self.watch.good
+        worse = self.watch.judge(before, dict(self.engine.scores), self._judges)
+        if worse is None or good is None:
+            return after
+        self.books.keep_model(self.settings.task, before, f"round-{before.round:04d}-dropped")
+        self.books.keep_model(
+            self.settings.task, good.federation, f"round-{good.federation.round:04d}-good"
+        )
+        text = (
+            f"round {before.round}: members find the model worse by {worse:.3f} than after round "
+            f"{good.federation.round - 1}; going back to that one (both are in models/)"
+        )
+        self.ledger.event("rollback", text, round=before.round, to=good.federation.round)
+        back = good.federation.snapshot()
+        back.round = after.round
+        return back
+
+    def _judges(self, member: int) -> int:
+        card = self.presence.cards.get(member)
+        return 0 if card is None else card.validation
+
+    def _finish(self) -> None:
+        """The last model, judged once more by whoever is here."""
+        members = tuple(sorted(self.presence.here))
+        moment = self.world.at(self.rules.num_server_rounds - 1)
+        jobs = [Job(member) for member in members]
+        order = make_order(self.federation, self.settings, moment, 0, jobs)
+        scores = self.engine.score(order) if members and self.account is None else {}
+        self.ledger.write()
+        self.books.finish(self, scores)
+
+
+def _locked(path: Path) -> IO[str]:
+    """A file that one living server holds; a dead one's hold ends with it."""
+    file = path.open("w")
+    try:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except ImportError:
+        pass  # no such locks on this system
+    except OSError:
+        file.close()
+        raise UserError(f"another server is using {path.parent}") from None
+    return file

@@ -1,0 +1,205 @@
+"""Bytes that go over the wire: a closed set of values, checked before anything is allocated.
+
+A frame is ``magic | length of the header | header (JSON) | tensors, one after the other``. The
+header names the kind of frame, its plain values, the structure of its trees, and type and shape of
+every tensor. Nothing in it executes, and no name in it is imported: NamedTuples are looked up in
+the vocabulary of the method that both sides have built. A frame never asks for more memory than
+it is long, and its length is compared with a bound first.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+import sys
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shoal.method import Method
+from shoal.tree import Tree
+
+MAGIC = b"SHOAL1"
+HEADER_BYTES = 1 << 20
+DEPTH, DIMS, LEAVES = 16, 8, 4096
+TYPES: dict[str, tuple[torch.dtype, int]] = {
+    "f64": (torch.float64, 8),
+    "f32": (torch.float32, 4),
+    "f16": (torch.float16, 2),
+    "bf16": (torch.bfloat16, 2),
+    "i64": (torch.int64, 8),
+    "i32": (torch.int32, 4),
+    "u8": (torch.uint8, 1),
+    "bool": (torch.bool, 1),
+}
+NAMES = {dtype: name for name, (dtype, _) in TYPES.items()}
+Vocabulary = Mapping[str, type]
+
+
+class WireError(Exception):
+    """Why bytes were refused, in one sentence."""
+
+
+class Raw(NamedTuple):
+    """A frame before its kind is looked at."""
+
+    kind: str
+    values: dict[str, Any]
+    trees: dict[str, Tree]
+
+
+def vocabulary(method: Method) -> dict[str, type]:
+    """The NamedTuples that the parts of a method may send, by name."""
+    found: dict[str, type] = {}
+    modules = {kind.__module__ for part in method.parts for kind in type(part).__mro__}
+    for module in sorted(modules):
+        for value in vars(sys.modules[module]).values():
+            if isinstance(value, type) and issubclass(value, tuple) and hasattr(value, "_fields"):
+                found[_name(value)] = value
+    return found
+
+
+def _name(kind: type) -> str:
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+# ---- writing ----
+def encode(kind: str, values: Mapping[str, Any], trees: Mapping[str, Tree]) -> bytes:
+    """The bytes of a frame.
+
+    >>> decode(encode("k", {"a": 1}, {"t": (torch.ones(2), None)}), 1000).trees["t"]
+    (tensor([1., 1.]), None)
+    """
+    tensors: list[Tensor] = []
+    shaped = {name: _structure(tree, tensors) for name, tree in trees.items()}
+    described = [[NAMES[t.dtype], list(t.shape)] for t in tensors]
+    header = json.dumps(
+        {"kind": kind, "values": dict(values), "trees": shaped, "tensors": described},
+        allow_nan=False,
+        separators=(",", ":"),
+    ).encode()
+    if len(header) > HEADER_BYTES:
+        raise WireError(f"a header of {len(header)} bytes is too long to be sent")
+    body = b"".join(_bytes(t) for t in tensors)
+    return MAGIC + struct.pack("<I", len(header)) + header + body
+
+
+def _structure(tree: Tree, tensors: list[Tensor]) -> Any:
+    if tree is None:
+        return None
+    if isinstance(tree, Tensor):
+        tensors.append(tree)
+        return len(tensors) - 1
+    if not isinstance(tree, tuple):
+        raise WireError(f"only tuples of tensors are sent, not {type(tree).__name__}")
+    items = [_structure(item, tensors) for item in tree]
+    return {"of": _name(type(tree)), "items": items} if hasattr(tree, "_fields") else items
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
+
+
+# ---- reading ----
+def decode(blob: bytes, limit: int, words: Vocabulary | None = None) -> Raw:
+    """The frame in ``blob``, or a :class:`WireError`; nothing else is ever raised."""
+    if len(blob) > limit:
+        raise WireError(f"{len(blob)} bytes, and at most {limit} are accepted")
+    start = len(MAGIC) + 4
+    if len(blob) < start or blob[: len(MAGIC)] != MAGIC:
+        raise WireError("not a frame of this version")
+    (length,) = struct.unpack("<I", blob[len(MAGIC) : start])
+    if length > HEADER_BYTES or start + length > len(blob):
+        raise WireError("a header that is longer than the frame")
+    try:
+        header = json.loads(blob[start : start + length].decode(), parse_constant=_refused)
+    except (ValueError, RecursionError):
+        raise WireError("a header that is no JSON") from None
+    if not isinstance(header, dict) or set(header) != {"kind", "values", "trees", "tensors"}:
+        raise WireError("a header with other entries than a frame has")
+    kind, values, trees = header["kind"], header["values"], header["trees"]
+    if not (isinstance(kind, str) and isinstance(values, dict) and isinstance(trees, dict)):
+        raise WireError("a header with entries of a wrong kind")
+    tensors = _tensors(memoryview(blob)[start + length :], header["tensors"])
+    supply = _Supply(tensors, words or {})
+    found = {str(name): supply.tree(tree, 0) for name, tree in trees.items()}
+    if supply.used != len(tensors):
+        raise WireError("tensors that no tree uses")
+    return Raw(kind, values, found)
+
+
+def _refused(text: str) -> None:
+    raise ValueError(text)
+
+
+def _tensors(body: memoryview, described: Any) -> list[Tensor]:
+    """Tensors after the sizes of all of them were checked against the bytes that are there."""
+    if not isinstance(described, list) or len(described) > LEAVES:
+        raise WireError(f"more than {LEAVES} tensors, or no list of them")
+    sizes = [_size(entry) for entry in described]
+    if sum(sizes) != len(body):
+        raise WireError(f"tensors of {sum(sizes)} bytes in a body of {len(body)}")
+    out, begin = [], 0
+    for (name, shape), size in zip(described, sizes, strict=True):
+        piece = np.frombuffer(body[begin : begin + size], np.uint8).copy()
+        out.append(_tensor(piece, TYPES[name][0], shape))
+        begin += size
+    return out
+
+
+def _tensor(piece: np.ndarray[Any, Any], dtype: torch.dtype, shape: list[int]) -> Tensor:
+    if dtype is torch.bool and piece.size and int(piece.max()) > 1:
+        raise WireError("a truth value that is neither 0 nor 1")
+    if not piece.size:
+        return torch.zeros(shape, dtype=dtype)
+    return torch.from_numpy(piece).view(dtype).reshape(shape)
+
+
+def _size(entry: Any) -> int:
+    if not isinstance(entry, list) or len(entry) != 2 or not isinstance(entry[0], str):
+        raise WireError("a tensor without type and shape")
+    name, shape = entry
+    if name not in TYPES:
+        raise WireError(f"a tensor of a type that is not accepted ({name[:20]!r})")
+    if not isinstance(shape, list) or len(shape) > DIMS:
+        raise WireError(f"a tensor with more than {DIMS} axes")
+    if any(type(n) is not int or not 0 <= n < 1 << 40 for n in shape):
+        raise WireError("a tensor whose shape has other entries than whole numbers")
+    return math.prod(shape) * TYPES[name][1]
+
+
+class _Supply:
+    """Hands out the tensors in order, each of them once."""
+
+    def __init__(self, tensors: list[Tensor], words: Vocabulary) -> None:
+        self.tensors, self.words, self.used = tensors, words, 0
+
+    def tree(self, shape: Any, depth: int) -> Tree:
+        if depth > DEPTH:
+            raise WireError(f"a tree deeper than {DEPTH}")
+        if shape is None:
+            return None
+        if type(shape) is int:
+            if shape != self.used or shape >= len(self.tensors):
+                raise WireError("a tree that names its tensors out of order")
+            self.used += 1
+            return self.tensors[shape]
+        if isinstance(shape, list):
+            return tuple(self.tree(item, depth + 1) for item in shape)
+        return self._named(shape, depth)
+
+    def _named(self, shape: Any, depth: int) -> Tree:
+        if not isinstance(shape, dict) or set(shape) != {"of", "items"}:
+            raise WireError("a tree with a node of an unknown kind")
+        kind = self.words.get(shape["of"]) if isinstance(shape["of"], str) else None
+        items = shape["items"]
+        if kind is None or not isinstance(items, list):
+            raise WireError("a tree with a name that the method does not use")
+        if len(items) != len(kind._fields):  # type: ignore[attr-defined]
+            raise WireError(f"{kind.__name__} with {len(items)} entries")
+        return kind(*(self.tree(item, depth + 1) for item in items))

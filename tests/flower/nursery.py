@@ -1,0 +1,87 @@
+"""A process that has imported everything and forks nodes on request: real processes, quickly.
+
+One JSON line a node on standard input, one process id a line on standard output. When standard
+input ends, every node is killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from shoal.flower.agreement import load
+from shoal.flower.apps import data_of
+from shoal.flower.frames import Done
+from shoal.flower.keys import read_key
+from shoal.flower.node import Node
+from shoal.flower.node_loop import serve
+
+
+def not_a_number(done: Done) -> Done:
+    return replace(done, delta=done.delta * float("nan"))
+
+
+def ten_times_as_long(done: Done) -> Done:
+    return replace(done, delta=done.delta.repeat(10))
+
+
+TWISTS = {"nan": not_a_number, "long": ten_times_as_long, "": None}
+
+
+def be_a_node(wanted: dict[str, Any]) -> None:
+    agreed, home = load(Path(wanted["federation"])), Path(wanted["home"])
+    node = Node(
+        agreed,
+        data_of(wanted["data"], None, agreed),
+        read_key(Path(wanted["key"])),
+        home.name,
+        home,
+        TWISTS[wanted["twist"]],
+    )
+    ca = Path(wanted["ca"])
+    say = lambda text: print(text, flush=True)  # noqa: E731
+    serve(node, wanted["superlink"], authority=ca, insecure=False, poll=0.5, say=say)
+
+
+def child(wanted: dict[str, Any]) -> None:
+    os.setsid()
+    log = os.open(wanted["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    for stream in (1, 2):
+        os.dup2(log, stream)
+    code = 1
+    try:
+        be_a_node(wanted)
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1
+    finally:
+        sys.stdout.flush()
+        os._exit(code)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    born: list[int] = []
+    for line in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            child(json.loads(line))
+        born.append(pid)
+        print(pid, flush=True)
+    for pid in born:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    main()

@@ -1,0 +1,186 @@
+"""A real federation on loopback for tests: TLS, authentication, processes that can be hurt."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import torch
+
+from shoal.config import from_mapping
+from shoal.data.sources import load as load_data
+from shoal.flower.agreement import Expects
+from shoal.flower.agreement import load as load_agreement
+from shoal.flower.keys import new_key
+from shoal.flower.layout import Place, Up
+from shoal.flower.new_app import agreement_of, write_app
+from shoal.flower.processes import environment
+from shoal.flower.up import Federation, free_port, prepare
+from shoal.metrics.evaluate import evaluate
+from shoal.types import ClientData
+
+PATIENCE = 240.0  # seconds for anything to happen; a test that waits longer has failed
+CONFIG: dict[str, Any] = {
+    "data": "digits",
+    "model": {"name": "mlp", "hidden": 16},
+    "world": {"name": "churn", "members": 12, "sessions": 1, "rounds_per_session": 1},
+    "local": {"epochs": 5, "batch": 16, "rate": 0.2},
+    "method": "fedavg",
+}
+
+
+def shares(members: int) -> list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
+    """The digits, shuffled and dealt out evenly."""
+    train = load_data("digits").train
+    order = np.random.default_rng(0).permutation(len(train.y))
+    return [(train.x.numpy()[p], train.y.numpy()[p]) for p in np.array_split(order, members)]
+
+
+class Real:
+    """Starts and hurts processes; leaving the ``with`` block ends all of them."""
+
+    def __init__(self, folder: Path, members: int, rounds: int, **settings: Any) -> None:
+        self.folder, self.place = folder, Place(folder / "up")
+        method = settings.pop("method", "fedavg")
+        config = from_mapping({**CONFIG, "method": method})
+        write_app(folder / "app", config, Expects((64,), 10))
+        given = {"num-server-rounds": rounds, "poll": 0.5, "rollback": 0.3, **settings}
+        app = str((folder / "app").resolve())
+        self.up = Up(app, members, "127.0.0.1", free_port(), False, given)
+        for index, (x, y) in enumerate(shares(members)):
+            self.place.node(index).mkdir(parents=True)
+            np.savez(self.place.node(index) / "data.npz", x=x, y=y)
+        prepare(self.place, self.up, ())
+        self.up.write(self.place)
+        self.federation = Federation(self.place, self.up, lambda text: None)
+        self.pids: dict[int, int] = {}
+        self.twists: dict[int, str] = {}
+        self.nursery: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Real:
+        here = Path(__file__)
+        self.nursery = subprocess.Popen(
+            [sys.executable, str(here.with_name("nursery.py"))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**environment(self.place.path / "flwr"), "PYTHONPATH": str(here.parents[2])},
+            start_new_session=True,
+        )
+        self.federation.start_superlink()
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        born = self._offspring()
+        for pid in self.pids.values():
+            _hurt(pid, signal.SIGKILL)
+        if self.nursery is not None:
+            _hurt(self.nursery.pid, signal.SIGKILL)
+            self.nursery.wait()
+        self.federation.__exit__()
+        for process in born:
+            _hurt(process.pid, signal.SIGKILL)
+        psutil.wait_procs(born, timeout=10)
+
+    def _offspring(self) -> list[psutil.Process]:
+        link = self.federation.processes.running.get("superlink")
+        try:
+            return psutil.Process(link.pid).children(recursive=True) if link else []
+        except psutil.NoSuchProcess:
+            return []
+
+    # ---- members ----
+    def node(self, index: int, twist: str = "", key: Path | None = None) -> int:
+        """Start (or restart) a member's process."""
+        home, nursery = self.place.node(index), self.nursery
+        assert nursery is not None and nursery.stdin is not None and nursery.stdout is not None
+        wanted = {
+            "federation": str(agreement_of(Path(self.up.app))),
+            "home": str(home),
+            "data": str(home / "data.npz"),
+            "key": str(key or home / "key"),
+            "ca": str(self.place.authority),
+            "superlink": self.up.address,
+            "log": str(self.place.logs / f"{home.name}{'-x' if key else ''}.log"),
+            "twist": twist,
+        }
+        nursery.stdin.write(json.dumps(wanted) + "\n")
+        nursery.stdin.flush()
+        pid = int(nursery.stdout.readline())
+        if key is None:
+            self.pids[index] = pid
+        return pid
+
+    def stranger(self, index: int) -> int:
+        """Somebody with the data and the certificate, but with a key that nobody registered."""
+        path = self.folder / "stranger-key"
+        new_key(path)
+        return self.node(index, key=path)
+
+    def hurt(self, index: int, sign: signal.Signals) -> None:
+        _hurt(self.pids[index], sign)
+
+    # ---- the server ----
+    def kill_server_app(self) -> None:
+        found = [p for p in self._offspring() if "flwr-serverapp" in " ".join(p.cmdline())]
+        assert found, "no server app is running"
+        for process in found:
+            process.kill()
+        psutil.wait_procs(found, timeout=20)
+
+    def start_run(self) -> int:
+        return self.federation.start_run()
+
+    # ---- what happened ----
+    def rounds(self) -> int:
+        path = self.place.run / "rounds.jsonl"
+        return len(path.read_text().splitlines()) if path.exists() else 0
+
+    def events(self, kind: str = "") -> list[str]:
+        path = self.place.run / "events.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        found = [json.loads(line) for line in lines if line.endswith("}")]
+        return [e["text"] for e in found if kind in ("", e["event"])]
+
+    def until(self, what: Callable[[], bool], name: str) -> None:
+        limit = time.monotonic() + PATIENCE
+        while not what():
+            if time.monotonic() > limit:
+                log = "\n".join(self.events()[-30:])
+                link = (self.place.logs / "superlink.log").read_text()[-3000:]
+                raise AssertionError(f"{name} did not happen\n{log}\n{link}")
+            time.sleep(0.1)
+
+    def until_round(self, round: int) -> None:
+        self.until(lambda: self.rounds() >= round or self.place.finished, f"round {round}")
+
+    def accuracy(self) -> float:
+        """Of the final model on digits that no member has."""
+        from safetensors.torch import load_file
+
+        task = load_agreement(agreement_of(Path(self.up.app))).plan().settings.task
+        model = task.pack(load_file(self.place.run / "model.safetensors"))  # type: ignore[attr-defined]
+        return accuracy_of(task, model)
+
+
+def accuracy_of(task: Any, model: Any) -> float:
+    test = load_data("digits").test
+    rows = torch.arange(len(test.y))
+    found = evaluate(task, model, ClientData(test, rows, test.y, float(len(rows))))
+    assert found.accuracy is not None
+    return found.accuracy
+
+
+def _hurt(pid: int, sign: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, sign)

@@ -1,0 +1,109 @@
+"""``shoal flower`` as a user meets it: files that are complete, errors that are sentences."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from typer.testing import CliRunner, Result
+
+from shoal.cli.app import app
+from shoal.errors import UserError
+from shoal.flower.agreement import load
+from shoal.flower.layout import Place, Up
+from shoal.flower.roster import Roster
+from shoal.flower.rules import Rules, from_run_config
+from shoal.flower.up import superlink_command
+
+CONFIG = """
+data: digits
+model: {name: mlp, hidden: 8}
+world: {name: churn, members: 6, sessions: 1, rounds_per_session: 1}
+method: fedprox
+"""
+
+
+def call(*words: str) -> Result:
+    return CliRunner().invoke(app, ["flower", *words])
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    (tmp_path / "c.yaml").write_text(CONFIG)
+    found = call("new", str(tmp_path / "My Club"), "--config", str(tmp_path / "c.yaml"))
+    assert found.exit_code == 0, found.output
+    return tmp_path / "My Club"
+
+
+def test_new_writes_what_flower_expects(made: Path) -> None:
+    from flwr.cli.build import build_fab_from_disk
+
+    project = tomllib.loads((made / "pyproject.toml").read_text())
+    parts = project["tool"]["flwr"]["app"]["components"]
+    assert parts["serverapp"] == "my_club.server_app:app"
+    rules = dict(project["tool"]["flwr"]["app"]["config"])
+    assert rules.pop("out") == "" and from_run_config(rules) == Rules()
+    agreed = load(made / "my_club" / "federation.yaml")
+    assert agreed.expects.shape == (64,) and agreed.expects.classes == 10
+    assert "digits" not in (made / "my_club" / "federation.yaml").read_text()
+    assert len(build_fab_from_disk(made)) > 1000
+
+
+def test_new_does_not_write_over_things(made: Path, tmp_path: Path) -> None:
+    again = call("new", str(made), "--config", str(tmp_path / "c.yaml"))
+    assert isinstance(again.exception, UserError) and "not empty" in str(again.exception)
+
+
+def test_bad_words_are_sentences(made: Path, tmp_path: Path) -> None:
+    out = str(tmp_path / "out")
+    for words, reason in (
+        (["up", str(made), "-o", out, "--set", "dedline=3"], "did you mean 'deadline'"),
+        (["up", str(made), "-o", out, "--set", "deadline=soon"], "must be of type float"),
+        (["up", str(tmp_path), "-o", out], "is no app of shoal flower new"),
+        (["status", out], "is no directory of shoal flower up"),
+        (["resume", out], "is no directory of shoal flower up"),
+        (["node", "--federation", "nowhere.yaml", "--insecure"], "no such file"),
+    ):
+        found = call(*words)
+        assert isinstance(found.exception, UserError) and reason in str(found.exception), words
+    assert not Path(out).exists()
+
+
+def test_key_register_status(tmp_path: Path) -> None:
+    assert call("key", str(tmp_path / "ada")).exit_code == 0
+    again = call("key", str(tmp_path / "ada"))
+    assert isinstance(again.exception, UserError) and "exists" in str(again.exception)
+    found = call("register", str(tmp_path / "up"), "ada", str(tmp_path / "ada.pub"))
+    assert "ada is member 0" in found.output
+    place = Place(tmp_path / "up")
+    assert [entry.name for entry in Roster(place.roster).entries] == ["ada"]
+    call("key", str(tmp_path / "other"))
+    twice = call("register", str(tmp_path / "up"), "ada", str(tmp_path / "other.pub"))
+    assert isinstance(twice.exception, UserError) and "another key" in str(twice.exception)
+    Up("app", 0, "127.0.0.1", 1, False, {}).write(place)
+    assert "no round was finished" in call("status", str(place.path)).output
+    state = {"state": "running", "rounds_done": 2, "rounds": 5, "members_here": {"0": "ada"}}
+    (place.run / "status.json").write_text(json.dumps(state))
+    entry = {"name": "ada", "refused_rate": 0.25, "counts": {"accepted": 3, "refused": 1}}
+    (place.run / "members.json").write_text(json.dumps({"0": entry}))
+    shown = call("status", str(place.path)).output
+    assert "2 of 5 rounds" in shown and "ada" in shown and "25%" in shown
+
+
+def test_secure_unless_spelled_out(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    secure = superlink_command(place, Up("app", 1, "127.0.0.1", 1, False, {}))
+    assert {"--enable-supernode-auth", "--ssl-certfile"} <= set(secure)
+    assert "--insecure" not in secure
+    assert "--insecure" in superlink_command(place, Up("app", 1, "127.0.0.1", 1, True, {}))
+
+
+def test_methods_say_who_needs_every_upload() -> None:
+    found = json.loads(CliRunner().invoke(app, ["methods", "--json"]).output)
+    needs = {entry["name"] for entry in found if entry["individual_uploads"]}
+    assert {"krum", "median", "fedgh"} <= needs and not {"fedavg", "scaffold", "flash"} & needs

@@ -1,0 +1,100 @@
+"""Same seed and members: the same cohorts and weights as the embedded engine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("flwr")
+
+from flower.local_grid import LocalGrid, add_nodes, agreement, rows_of, serve, some_keys
+
+from shoal.engines.loop import Loop
+from shoal.federation import Federation
+from shoal.flower.agreement import Agreement
+from shoal.round import play_round
+from shoal.types import ClientData, Shift
+from shoal.worlds.base import Moment
+
+METHODS: list[Any] = [
+    "fedavg",
+    "scaffold",
+    "fedinit",
+    "flash",
+    "special",
+    {"dynamic_init": {"R": 10}},
+    ["scaffold", "fedinit", {"dynamic_init": {"R": 10}}],
+    # questions, several models, memories that a session's end changes, data from memories
+    "fedagg",
+    "hypcluster",
+    {"flwf_2t": {"on": ["members"]}},
+    {"pfeddil": {"on": ["members"]}},
+    {"sr_fdil": {"on": ["members"]}},
+]
+SOON, LATER = (0, 1, 2, 3), (0, 1, 2, 3, 4)
+
+
+class Embedded:
+    """Four members for two rounds, then five: as a simulation."""
+
+    rounds, pad = 4, 0
+
+    def at(self, round: int) -> Moment:
+        if round < 2:
+            return Moment(round, 0, 0, SOON, None, round, 4)
+        shift = Shift(2, frozenset({"members"})) if round == 2 else None
+        return Moment(round, 1, 0, LATER, shift, round - 2, 2)
+
+    def train(self, client: int, round: int) -> ClientData:
+        return rows_of(client)
+
+    def validation(self, client: int, round: int) -> ClientData | None:
+        return rows_of(client, 5)
+
+    def tests(self, round: int) -> dict[str, ClientData]:
+        return {}
+
+    def saved(self) -> dict[str, Any]:
+        return {}
+
+
+def embedded(what: Agreement) -> tuple[list[tuple[int, ...]], Tensor]:
+    plan = what.plan(Embedded())
+    settings = replace(plan.settings, world=Embedded())
+    first = settings.world.at(0)
+    federation = Federation.fresh(settings, plan.initial, first, settings.rates(first)[0])
+    cohorts, before = [], None
+    for round in range(4):
+        moment = settings.world.at(round)
+        cohorts.append(play_round(federation, settings, moment, Loop(), before).cohort)
+        before = moment
+    return cohorts, federation.models[0].theta
+
+
+@pytest.mark.parametrize("method", METHODS, ids=str)
+def test_cohorts_and_weights(tmp_path: Path, method: Any) -> None:
+    what = agreement(method, participation=3)
+    expected_cohorts, expected = embedded(what)
+    grid, keys, said = LocalGrid(), some_keys(tmp_path, 5), []
+    add_nodes(grid, what, tmp_path, SOON, keys)
+    server = serve(grid, what, tmp_path, said, num_server_rounds=4, start_members=4)
+    cohorts = []
+    write = server.books.write
+
+    def noted(moment: Any, report: Any, *rest: Any) -> str:
+        cohorts.append(report.cohort)
+        if moment.round == 1:
+            add_nodes(grid, what, tmp_path, LATER, keys)
+        return write(moment, report, *rest)
+
+    server.books.write = noted  # type: ignore[method-assign]
+    server.play()
+    assert cohorts == expected_cohorts
+    found = server.federation.models[0].theta
+    assert torch.allclose(found, expected, rtol=0, atol=1e-5)
+    assert not torch.allclose(found, server.federation.initial.theta, atol=1e-3)
