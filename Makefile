@@ -12,7 +12,7 @@ STAMP  := $(VENV)/.setup-torch-$(TORCH)
 TORCH_VERSION := $(BIN)/python -c "from importlib.metadata import version; print(version('torch'))"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-flower lint bench bench-methods bench-seeds bench-peers docs clean
+.PHONY: help setup demo test test-slow test-flower lint bench bench-methods bench-seeds bench-scaling bench-peers docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -74,6 +74,9 @@ bench-methods: setup ## what a method costs beside FedAvg
 
 bench-seeds: setup ## three seeds stacked against one
 	@$(BIN)/python -m benchmarks.run W1 W2 --seeds
+
+bench-scaling: setup ## how a round grows with clients, members and parameters
+	@$(BIN)/python -m benchmarks.scaling
 
 bench-peers: setup ## shoal beside Flower, pfl, fedjax and JAX, each installed in .peers
 	@$(BIN)/python -m benchmarks.peers.race

@@ -22,7 +22,7 @@ from shoal.worlds.base import Moment
 
 @dataclass(frozen=True)
 class StillWorld:
-    """The same members with the same rows in every round."""
+    """The same members with the same rows in every round; beyond the pool, rows come again."""
 
     pool: Pool
     clients: int
@@ -39,7 +39,8 @@ class StillWorld:
 
     def train(self, client: int, round: int) -> ClientData:
         if client not in self.held:
-            rows = torch.arange(client * self.rows, (client + 1) * self.rows)
+            place = client % (len(self.pool.x) // self.rows)
+            rows = torch.arange(place * self.rows, (place + 1) * self.rows)
             data = ClientData(self.pool, rows, self.pool.y[rows], float(self.rows))
             self.held[client] = data
         return self.held[client]

@@ -72,9 +72,10 @@ def raced(
     entries: tuple[Entry, ...], name: str, turns: int, folder: Path, log: Path
 ) -> list[Racer]:
     racers = started(entries, folder, log)
+    rounds = 1 if FLOWER in entries else ROUNDS[name]  # a round of Flower's lasts long enough
     for turn in range(turns):
         for racer in racers if turn % 2 == 0 else racers[::-1]:
-            racer.turn(ROUNDS[name])
+            racer.turn(rounds)
     for racer in racers:
         racer.stop()
     return racers

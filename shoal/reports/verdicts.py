@@ -11,9 +11,11 @@ Verdict = dict[str, str]  # tone: good, bad or plain; text
 def verdicts(figures: dict[str, Any], done: int, planned: int | None) -> list[Verdict]:
     """The most telling sentence first."""
     found: list[Verdict] = []
-    if planned is not None and done < planned:
+    unfinished = planned is not None and done < planned
+    if unfinished:
         found.append(_verdict("bad", f"Not finished: {done:,} of {planned:,} rounds are played."))
-    found += [*_level(figures), *_shifts(figures["shifts"]), *_tasks(figures), *_spread(figures)]
+    found += _level(figures, "Stands" if unfinished else "Ends")
+    found += [*_shifts(figures["shifts"]), *_tasks(figures), *_spread(figures)]
     totals = figures["totals"]
     if totals["rejected"]:
         found.append(_verdict("bad", f"The guard rejected {_count(totals['rejected'], 'upload')}."))
@@ -23,13 +25,13 @@ def verdicts(figures: dict[str, Any], done: int, planned: int | None) -> list[Ve
     return found
 
 
-def _level(figures: dict[str, Any]) -> list[Verdict]:
+def _level(figures: dict[str, Any], verb: str) -> list[Verdict]:
     final, best = figures["final_accuracy"], figures["best_accuracy"]
     if final is None:
         loss = figures["final_loss"]
         return [] if loss is None else [_verdict("plain", f"The last loss is {loss:.4g}.")]
     rounds = figures["to_best"]["rounds"]
-    text = f"Ends at {percent(final)}, mean {percent(figures['mean_accuracy'])}"
+    text = f"{verb} at {percent(final)}, mean {percent(figures['mean_accuracy'])}"
     text += f"; best {percent(best)} in round {rounds - 1}." if rounds else "."
     fell = best - final > 0.05
     return [_verdict("bad" if fell else "plain", text)]

@@ -27,7 +27,7 @@ Shoal.measured = function (page, name) {
 Shoal.glance = function (page) {
   var s = page.summary, t = s.totals;
   var figures = [
-    ["final accuracy", Shoal.percent(s.final_accuracy)], ["mean accuracy", Shoal.percent(s.mean_accuracy)],
+    [page.state === "finished" ? "final accuracy" : "accuracy now", Shoal.percent(s.final_accuracy)], ["mean accuracy", Shoal.percent(s.mean_accuracy)],
     ["mean dip, points", Shoal.points(s.mean_dip)], ["rounds until back", Shoal.tenths(s.mean_rounds_to_recovery)],
     ["sent", Shoal.bytes(t.bytes_up + t.bytes_down)], ["time", Shoal.seconds(s.seconds)],
   ];
