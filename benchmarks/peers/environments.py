@@ -14,7 +14,9 @@ FOLDER = ROOT / ".peers"
 TORCH = "torch==2.13.0"
 NEEDS: dict[str, tuple[tuple[str, ...], ...]] = {
     "jax": (("jax==0.10.2", "jaxlib==0.10.2"),),
-    "fedjax": (("jax==0.4.30", "jaxlib==0.4.30", "fedjax==0.0.17"),),
+    "fedjax": (
+        ("jax==0.4.30", "jaxlib==0.4.30", "dm-haiku==0.0.12", "fedjax==0.0.17", "numpy<2.1"),
+    ),
     "pfl": ((TORCH, "numpy"), ("pfl==0.6.0",)),
     "flower": ((TORCH, "numpy"), ("flwr[simulation]>=1.41,<1.43",)),
 }
