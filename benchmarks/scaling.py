@@ -96,6 +96,8 @@ def draw(found: list[Row], picture: Path) -> None:
             axis.loglog(values, [r["bare_ms"] for r in points], "s--", color="#999", label="bare")
         axis.loglog(values, [r["shoal_ms"] for r in points], "o-", color="#0072B2", label="shoal")
         axis.set(xlabel=title, ylabel="ms a round")
+        lowest, highest = axis.get_ylim()
+        axis.set_ylim(min(lowest, 1.0), max(highest, 1e3))  # a flat line should look flat
         axis.grid(alpha=0.3)
         axis.legend()
     figure.savefig(picture, dpi=110)
