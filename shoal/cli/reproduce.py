@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -83,7 +84,7 @@ def _play_and_report(
         left = play(turns, processes, budget, _say)
     found = results(cells, asked.seeds or None, out / "runs")
     name = cells[0].recipe.paper
-    command = "shoal " + " ".join(sys.argv[1:])
+    command = shlex.join(["shoal", *sys.argv[1:]])
     report = publish.Report(name, found, cells, command, time.monotonic() - began, left)
     claims = publish.write(report, out)
     _show(report, claims, out)
