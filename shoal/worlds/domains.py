@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import isqrt
 
 import numpy as np
@@ -103,6 +104,26 @@ class Block:
     test: int
     test_rows: int
     data: Dataset  # whose labels (and natural clients) these rows have
+
+    @cached_property
+    def _by_client(self) -> tuple[Tensor, list[int]] | None:
+        """Test rows sorted by natural client, and where each client's begin; found once a run."""
+        whose, mine = self.data.group, self.data.test_group
+        if whose is None or mine is None:
+            return None
+        numbers = torch.unique(whose)  # as the partition numbers natural clients
+        owned, order = torch.sort(mine, stable=True)
+        begins = torch.searchsorted(owned, numbers)
+        ends = torch.searchsorted(owned, numbers, right=True)
+        return order + self.test, torch.stack([begins, ends], 1).flatten().tolist()
+
+    def test_rows_of(self, client: int) -> Tensor | None:
+        """The rows of the test pool that are the natural client's; None where nobody knows."""
+        found = self._by_client
+        if found is None:
+            return None
+        rows, edges = found
+        return rows[edges[2 * client] : edges[2 * client + 1]]
 
 
 def lay_out(dataset: Dataset, wanted: Sequence[str], seed: int) -> tuple[Pool, Pool, list[Block]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
 from shoal.types import ClientData
 from shoal.worlds.base import World
 from shoal.worlds.composed import Composed
@@ -21,13 +19,8 @@ def own_test(world: World, client: int, round: int) -> ClientData | None:
     named = world.spec.get("partition")
     if (named.get("name") if isinstance(named, dict) else named) != "natural":
         return None
-    block = world.stages[stage_at(world.stages, round)].block
-    group, mine = block.data.group, block.data.test_group
-    if group is None or mine is None:
-        return None
-    number = torch.unique(group)[client]  # as the partition numbers natural clients
-    rows = torch.nonzero(mine == number).flatten() + block.test
-    if not len(rows):
+    rows = world.stages[stage_at(world.stages, round)].block.test_rows_of(client)
+    if rows is None or not len(rows):
         return None
     rows = rows.to(world.test_pool.y.device)
     labels = world.concepts.relabel(world.test_pool.y[rows], world.concept(client, round))
