@@ -6,6 +6,7 @@ import os
 import shlex
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,12 @@ def reproduce(
     yes: bool = typer.Option(False, "--yes", help=f"Start more than {LIMIT_HOURS:g} hours."),
     workers: int = typer.Option(0, help="Processes; else one a core."),
     listed: bool = typer.Option(False, "--list", help="Say what there is and what it costs."),
+    finished: bool = typer.Option(
+        False, "--finished", help="Play nothing: report every finished run of the paper in DIR."
+    ),
+    archive: Path | None = typer.Option(
+        None, help="Take finished runs from this .tar.xz first, and add the new ones to it."
+    ),
     publish: Path | None = typer.Option(
         None, help="Also write a page PAPER.md into this folder, as in docs/results."
     ),
@@ -45,14 +52,15 @@ def reproduce(
 
     Finished runs are kept, runs that were stopped go on, and cells that share a run share it.
     """
-    from shoal.reproduce.play import Asked, cells_asked
+    from shoal.reproduce.archive import pack, unpack
+    from shoal.reproduce.play import Asked, cells_asked, cells_finished
 
     asked = Asked(
         paper, table, _names(dataset), _names(column), _names(method), _numbers(seeds),
         _names(variant), reduced,
     )  # fmt: skip
-    cells = cells_asked(asked)
     processes = workers or os.cpu_count() or 1
+    cells = [] if finished else cells_asked(asked)
     if listed:
         _list(cells, asked, processes)
         return
@@ -60,7 +68,14 @@ def reproduce(
         raise UserError("reproduce needs a folder: -o DIR (or --list to see what there is)")
     if out.exists() and not out.is_dir():
         raise UserError(f"{out} is a file; give a folder")
+    if archive is not None and archive.exists():
+        _say(f"{unpack(archive, out / 'runs')} finished runs taken from {archive}")
+    if finished:
+        cells, found = cells_finished(asked, out / "runs")
+        asked, budget = replace(asked, seeds=found), 0.0
     _play_and_report(asked, cells, out, budget, yes, processes, publish)
+    if archive is not None:
+        _say(f"{archive} has {pack((out / 'runs').glob('*'), archive)} runs")
 
 
 def _play_and_report(

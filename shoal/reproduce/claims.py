@@ -88,11 +88,18 @@ class Decided:
 
 
 def decided(paper: str, results: Iterable[Result]) -> list[Decided]:
-    """Every claim of a paper; one that no function decides is not run."""
-    module = f"shoal.reproduce.verdicts.{paper.replace('-', '_')}"
-    if find_spec(module) is not None:
-        import_module(module)
-    cells = Cells(tuple(r for r in results if r.values and r.paper == paper))
+    """Every claim of a paper; one that no function decides is not run.
+
+    A package of verdicts whose functions name the variant they look at says ``ALL_VARIANTS``;
+    others see the first variant of every table.
+    """
+    name = f"shoal.reproduce.verdicts.{paper.replace('-', '_')}"
+    module = import_module(name) if find_spec(name) is not None else None
+    known = [r for r in results if r.values and r.paper == paper]
+    if not getattr(module, "ALL_VARIANTS", False):
+        first: dict[str, str] = {}
+        known = [r for r in known if first.setdefault(r.table, r.variant) == r.variant]
+    cells = Cells(tuple(known))
     out = []
     for found in printed.claims(paper):
         decide = DECIDE.get(found["id"])

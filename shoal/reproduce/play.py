@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from shoal.reproduce.results import run_name
 from shoal.rundir import RunDir
 
 Say = Callable[[str], None]
+_SEED = re.compile(r"-s(\d+)-[0-9a-f]{10}$")  # as in run_name
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,34 @@ def _cells(recipe: Recipe, asked: Asked, alone: bool) -> list[Cell]:
         if alone or not name or name in recipe.variants
         for cell in cells_of(recipe, name, asked.reduced)
     ]
+
+
+def cells_finished(asked: Asked, runs: Path) -> tuple[list[Cell], tuple[int, ...]]:
+    """Every cell of the paper with a finished run, as printed and reduced, and the seeds there are.
+
+    A recipe's variants come in its own order, and a cell whose reduced form is the same run as its
+    full one is told once.
+    """
+    done = {path.name for path in runs.glob("*") if RunDir(path).finished}
+    seeds = asked.seeds or tuple(sorted({int(found[1]) for name in done
+                                         if (found := _SEED.search(name))}))  # fmt: skip
+    cells, seen = [], set[tuple[str, str, tuple[str, ...], tuple[str, ...]]]()
+    for recipe in (
+        r for part in asked.table.split(",") for r in recipes(asked.paper, part.strip())
+    ):
+        for reduced in (False, True) if recipe.reduced is not None else (False,):
+            for variant in recipe.variants:
+                for cell in cells_of(recipe, variant, reduced):
+                    names = tuple(run_name(cell.config(seed)) for seed in seeds)
+                    key = (recipe.table, variant, tuple(cell.point.values()), names)
+                    if key not in seen and done.intersection(names):
+                        seen.add(key)
+                        cells.append(cell)
+    if not cells:
+        raise UserError(
+            f"{runs} has no finished run of {asked.paper}; play some without --finished"
+        )
+    return cells, seeds
 
 
 def tasks_of(cells: Sequence[Cell], seeds: Sequence[int], runs: Path) -> list[list[Task]]:

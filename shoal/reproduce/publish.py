@@ -40,9 +40,7 @@ class Report:
 
     @property
     def claims(self) -> list[Decided]:
-        """Decided from the variant that comes first."""
-        first = self.results[0].variant if self.results else ""
-        return decided(self.paper, [r for r in self.results if r.variant == first])
+        return decided(self.paper, self.results)
 
 
 def write(report: Report, out: Path) -> list[Decided]:
