@@ -10,33 +10,56 @@ from shoal.reproduce.claims import Decided
 from shoal.reproduce.results import Result
 from shoal.reproduce.tables import agreement, block_title, by_block, with_beside
 
+FEW = 5  # methods that fit side by side in 80 columns
+FIGURES = 3  # figures that do
+
 
 def cell_tables(results: Sequence[Result]) -> Iterator[Table]:
-    """One table a block: a row a setting and figure, a column a method.
-
-    A cell has ours, in brackets what is printed and the difference, and after a slash what stands
-    beside it.
-    """
+    """One table a block; few methods are its columns, many are its rows."""
     for mine in by_block(results):
-        names = dict.fromkeys(r.name for r in mine if r.beside)
-        shown = _table(f"{block_title(mine[0])}: {agreement(mine)}")
-        shown.caption = " / ".join(["a cell: ours (printed, difference)", *names])
-        shown.caption_justify = "left"
         methods = list(dict.fromkeys(r.method for r in mine))
-        shown.add_column("setting", overflow="fold")
-        for name in methods:
-            shown.add_column(name or "figure", justify="right")
-        rows: dict[str, dict[str, str]] = {}
-        for first, beside in with_beside(mine):
-            label = first.place if first.printed is not None or beside else _named(first)
-            rows.setdefault(label, {})[first.method] = _text(first, beside)
-        for label, row in rows.items():
-            shown.add_row(label, *(row.get(name, "") for name in methods))
+        shown = _table(f"{block_title(mine[0])}: {agreement(mine)}")
+        shown.caption_justify = "left"
+        fill = _methods_across if len(methods) <= FEW else _methods_down
+        fill(shown, mine, methods)
         yield shown
 
 
-def _named(result: Result) -> str:
-    return f"{result.place}: {result.name}" if result.place else result.name
+def _methods_across(shown: Table, mine: Sequence[Result], methods: Sequence[str]) -> None:
+    """A row a setting and figure: ours (printed, difference) / what stands beside it."""
+    names = dict.fromkeys(r.name for r in mine if r.beside)
+    shown.caption = " / ".join(["a cell: ours (printed, difference)", *names])
+    shown.add_column("setting", overflow="fold")
+    for name in methods:
+        shown.add_column(name or "figure", justify="right")
+    rows: dict[tuple[str, str], dict[str, str]] = {}
+    for first, beside in with_beside(mine):
+        rows.setdefault((first.place, first.name), {})[first.method] = _text(first, beside)
+    places = [place for place, _ in rows]
+    for (place, name), row in rows.items():
+        label = place if place and places.count(place) == 1 else f"{place}: {name}".lstrip(": ")
+        shown.add_row(label, *(row.get(method, "") for method in methods))
+
+
+def _methods_down(shown: Table, mine: Sequence[Result], methods: Sequence[str]) -> None:
+    """A row a setting and method, a column a figure; printed figures come first."""
+    main = [first for first, _ in with_beside(mine)]
+    names = list(dict.fromkeys(r.name for r in sorted(main, key=lambda r: r.printed is None)))
+    shown.caption = "a cell: ours (printed, difference)"
+    if len(names) > FIGURES or any(r.beside for r in mine):
+        shown.caption += "; further figures are in cells.md"
+    places = list(dict.fromkeys(r.place for r in main))
+    if len(places) > 1:
+        shown.add_column("setting", overflow="fold")
+    shown.add_column("method")
+    for name in names[:FIGURES]:
+        shown.add_column(name, justify="right")
+    found = {(r.place, r.method, r.name): _text(r, ()) for r in main}
+    for place in places:
+        for method in methods:
+            row = [found.get((place, method, name), "") for name in names[:FIGURES]]
+            if any(row):
+                shown.add_row(*([place] if len(places) > 1 else []), method, *row)
 
 
 def _text(first: Result, beside: Sequence[Result]) -> str:
