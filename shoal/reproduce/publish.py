@@ -14,6 +14,7 @@ from shoal.reproduce.claims import Decided, decided
 from shoal.reproduce.library import folder as recipe_folder
 from shoal.reproduce.machine import commit, machine
 from shoal.reproduce.measures import Reading
+from shoal.reproduce.overview import write_overview
 from shoal.reproduce.page import page
 from shoal.reproduce.results import Result
 from shoal.reproduce.tables import (
@@ -57,16 +58,15 @@ def write(report: Report, out: Path) -> list[Decided]:
 
 
 def publish(report: Report, folder: Path) -> Path:
-    """One Markdown page: how it was made, agreement, claims, then every cell."""
-    folder.mkdir(parents=True, exist_ok=True)
-    target = folder / f"{report.paper}.md"
+    """One Markdown page: how it was made, agreement, claims, then every cell; and the overview."""
+    (folder / "claims").mkdir(parents=True, exist_ok=True)
+    target, claims = folder / f"{report.paper}.md", report.claims
     parts = [
         f"# {report.paper}",
         _how(report),
         "## Agreement",
         _agreement(report),
-        "## Claims",
-        claims_md(report.claims),
+        *(["## Claims", claims_md(claims)] if claims else []),
         "## Curves",
         _curves(report, folder),
         "## Cells",
@@ -77,6 +77,9 @@ def publish(report: Report, folder: Path) -> Path:
     if preface.exists():  # words that belong on the first page
         parts.insert(1, preface.read_text(encoding="utf-8").strip())
     write_text(target, "\n\n".join(part.strip() for part in parts) + "\n")
+    if claims:
+        write_text(folder / "claims" / f"{report.paper}.csv", claims_csv(claims))
+    write_overview(folder)
     return target
 
 

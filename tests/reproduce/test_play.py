@@ -14,6 +14,7 @@ from shoal.cli import call
 from shoal.config.config import from_mapping
 from shoal.reproduce import cost
 from shoal.reproduce.cells import cells_of
+from shoal.reproduce.overview import write_overview
 from shoal.reproduce.pool import Task, play
 from shoal.reproduce.recipe import load_recipe
 from shoal.reproduce.results import run_name
@@ -137,3 +138,20 @@ def test_cost_is_counted_from_the_config(monkeypatch: pytest.MonkeyPatch) -> Non
     assert found.seconds == pytest.approx((3 * passes + scored) * 0.5)
     whole = cost.cost(from_mapping({**values, "local": {"epochs": 2, "batch": 128}}))
     assert whole.passes == 60 * 20 * 2 * 1500  # everybody's 60,000 / 40 rows, twice
+
+
+def test_the_overview_counts_verdicts(tmp_path: Path) -> None:
+    (tmp_path / "claims").mkdir()
+    answers = {
+        "flash-01": "holds",
+        "flash-02": "fails",
+        "dyninit-07": "holds",
+    }  # 07 is not feasible
+    lines = ["claim,verdict", *(f"{name},{answer}" for name, answer in answers.items())]
+    (tmp_path / "claims" / "some.csv").write_text("\n".join(lines))
+    (tmp_path / "flash.md").write_text("# flash")
+    text = write_overview(tmp_path).read_text()
+    row = next(line for line in text.splitlines() if "[flash](flash.md)" in line)
+    assert row.split("|")[2:7] == [" 22 ", " 2 (9%) ", " 1 ", " 0 ", " 1 "]
+    assert "| all | 93 | 2 (2%) |" in text
+    assert "flash-03" in text and "flash-01," not in text
