@@ -83,10 +83,12 @@ WORKLOADS = {
 class BareLoop:
     """A module and its parameters; ``local_step`` is the part that everybody repeats."""
 
-    def __init__(self, work: Workload, channels_last: bool = False) -> None:
+    def __init__(
+        self, work: Workload, channels_last: bool = False, dtype: torch.dtype = torch.float32
+    ) -> None:
         torch.manual_seed(1)
         self.work = work
-        self.module = work.build()
+        self.module = work.build().to(dtype)
         if channels_last:
             self.module = self.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.parameters = list(self.module.parameters())

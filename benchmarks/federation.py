@@ -70,7 +70,7 @@ class ShoalRounds:
         epochs: int = 1,
         program: Program | None = None,
     ) -> None:
-        task = ModuleTask(work.build, classes=10)
+        task = ModuleTask(work.build, classes=10, dtype=x.dtype)
         self.program = program or Program(method, task, Sgd())
         pool = Pool(x.reshape(-1, *x.shape[2:]), y.reshape(-1))
         world = StillWorld(pool, work.clients, work.rows)

@@ -14,6 +14,7 @@ from threading import Thread
 
 import torch
 
+from benchmarks.agreement import check
 from benchmarks.bare import WORKLOADS, BareLoop, cohort_of
 from benchmarks.federation import ShoalRounds
 from shoal import catalog
@@ -39,9 +40,7 @@ def measure(name: str, repeats: int) -> dict[str, list[float]]:
     shoal = ShoalRounds(work, catalog.fedavg(), Vectorized(), x, y, bare.model)
     bare.round(x, y, sorted(cohort_of(work, 0)))
     shoal.round(0)
-    apart = max(float((a - b).abs().max()) for a, b in zip(bare.model, shoal.named(), strict=True))
-    if apart > 1e-4:
-        raise SystemExit(f"{name}: shoal and the bare loop disagree by {apart:.2g}")
+    check(name, work, x, y, shoal.named())
     count, seconds = ROUNDS[name], dict[str, list[float]](bare_1=[], bare_2=[], vectorized=[])
     number = 1
     for _ in range(repeats):

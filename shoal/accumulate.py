@@ -7,6 +7,7 @@ from torch import Tensor
 
 from shoal import tree
 from shoal.engines.base import Results
+from shoal.engines.scattered import Scattered
 from shoal.method import Method
 from shoal.tree import Tree
 from shoal.types import Reduction
@@ -42,7 +43,7 @@ class Accumulator:
             self.delta.add_(results.total)
         else:
             for row, weight in zip(keep, weights, strict=True):
-                self.delta.add_(results.delta[row], alpha=weight)
+                self._add_row(results, row, weight)
         if self.stats.numel():
             for row, weight in zip(keep, weights, strict=True):
                 self.stats.add_(results.stats[row], alpha=weight)
@@ -54,6 +55,12 @@ class Accumulator:
         self.weights += weights
         self.norms += norms
         self._add_payloads(results, keep, uniform)
+
+    def _add_row(self, results: Results, row: int, weight: float) -> None:
+        if isinstance(results.delta, Scattered):
+            results.delta.add_to(self.delta, weight)
+        else:
+            self.delta.add_(results.delta[row], alpha=weight)
 
     def _note(self, results: Results) -> None:
         """Who was added and what they did."""

@@ -65,6 +65,11 @@ SLOTS: dict[str, Rule] = {
     "serve": Rule.ONE,
     "report": Rule.EACH,
 }
+CLIENT_SLOTS = (
+    "transform_task", "member_end", "data", "client_start", "batch", "terms", "grad", "rate",
+    "step", "after_step", "after_epoch", "stop", "client_end", "upload", "memory", "scratch",
+    "noise_shapes",
+)  # fmt: skip
 STATES = ("server_state", "memory", "scratch", "step_state", "noise_shapes")
 
 
@@ -116,6 +121,15 @@ class Part:
     @property
     def validation_data(self) -> bool:
         return False
+
+    @property
+    def stays_put(self) -> bool:
+        """Whether a client's vector stays as received where the base loss has no gradient.
+
+        Then rows of an embedding that no sample looks up need not be trained; nor may the part
+        send or remember anything of the vector's length. True of what does nothing on clients.
+        """
+        return not any(self.fills(slot) for slot in CLIENT_SLOTS)
 
     @property
     def displacement_memory(self) -> bool:

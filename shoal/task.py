@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -73,6 +73,7 @@ class ModuleTask:
     layout: Layout = field(init=False)
     stats_layout: Layout = field(init=False)
     stackable: bool = field(init=False)
+    looked_up: str | None = field(init=False)  # the table that samples are row numbers of
 
     def __post_init__(self) -> None:
         # A copy: what is built may be somebody's own module, and this one is changed below.
@@ -85,13 +86,21 @@ class ModuleTask:
         store("layout", Layout.of(dict(module.named_parameters())))
         store("stats_layout", Layout.of(_floating_buffers(module)))
         convolutions = any(isinstance(m, nn.Conv1d | nn.Conv2d | nn.LSTM) for m in module.modules())
-        store("stackable", not convolutions)
+        store("stackable", not (convolutions or getattr(module, "one_by_one", False)))
+        store("looked_up", getattr(module, "looked_up", None))
 
     def initial(self, seed: int) -> Model:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             module = self.build().to(self.dtype)
         return self.pack(dict(module.state_dict()))
+
+    def resized(self, layout: Layout) -> ModuleTask:
+        """The same network over tensors of other sizes, for one client at a time."""
+        other = copy(self)
+        object.__setattr__(other, "layout", layout)
+        object.__setattr__(other, "stackable", False)
+        return other
 
     def pack(self, tensors: Mapping[str, Tensor]) -> Model:
         """A model from tensors by parameter name (a state dict)."""

@@ -136,6 +136,7 @@ def _totalled(results: Results, uniform: bool | None) -> Results:
     if uniform is None or len(results.clients) == 1:
         return results
     delta = results.delta
+    assert isinstance(delta, Tensor)
     if uniform:
         return results._replace(total=delta.sum(0))
     weights = torch.tensor(results.counts, dtype=delta.dtype, device=delta.device)

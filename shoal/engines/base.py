@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from shoal.engines.scattered import Scattered
 from shoal.local import Given, Program
 from shoal.tree import Tree
 from shoal.types import ClientData, Model
@@ -74,7 +75,7 @@ class Results(NamedTuple):
 
     clients: tuple[int, ...]
     counts: tuple[float, ...]
-    delta: Tensor  # [C, P]
+    delta: Tensor | Scattered  # [C, P]
     stats: Tensor  # [C, S]
     payloads: tuple[Tree, ...]
     memories: tuple[Tree, ...]

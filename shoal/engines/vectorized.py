@@ -20,6 +20,7 @@ from shoal.engines.asking import Asker
 from shoal.engines.base import Order, Results
 from shoal.engines.chunk import Chunk
 from shoal.engines.chunking import CACHE_BYTES, SMALL_STEP, cuts_of, work_of
+from shoal.engines.compact import Compact, compact_of
 from shoal.engines.compiled import Compiled
 from shoal.engines.loop import Loop
 from shoal.engines.one_pool import in_one_pool
@@ -43,6 +44,7 @@ class Vectorized:
         self._cache_bytes = cache_bytes
         self._compiled: dict[int, tuple[Program, Compiled | None]] = {}
         self._askers: dict[int, tuple[Program, Asker | None]] = {}
+        self._compact: dict[int, tuple[Program, Compact | None]] = {}
         self.notes: list[str] = []  # what a user should know, such as a fall-back
         self._pool: ThreadPoolExecutor | None = None
 
@@ -52,6 +54,10 @@ class Vectorized:
 
     def train_together(self, orders: Sequence[Order]) -> Iterator[tuple[int, Results]]:
         """Orders of one program at one moment, each result with the number of its order."""
+        compact = self._compact_of(orders[0].program)
+        return compact.train(orders, self._train) if compact else self._train(orders)
+
+    def _train(self, orders: Sequence[Order]) -> Iterator[tuple[int, Results]]:
         program = orders[0].program
         compiled, trained = self._program(program), [0] * len(orders)
         if compiled is not None:
@@ -115,6 +121,14 @@ class Vectorized:
             made = Compiled(program, program.task.stackable)
             self._compiled[id(program)] = (program, made)
         return self._compiled[id(program)][1]
+
+    def _compact_of(self, program: Program) -> Compact | None:
+        """How to train a large embedding by the row; None where all of it must be."""
+        if id(program) not in self._compact:
+            made, why = compact_of(program)
+            self._compact[id(program)] = (program, made)
+            self.notes += [why] if why else []
+        return self._compact[id(program)][1]
 
     def _workers(self) -> ThreadPoolExecutor:
         if self._pool is None:

@@ -37,6 +37,10 @@ class EarlyStop(Part):
     def validation_data(self) -> bool:
         return self.gamma is not None
 
+    @property
+    def stays_put(self) -> bool:
+        return True
+
     def scratch(self, view: View) -> Tree:
         if self.gamma is None:
             return ()

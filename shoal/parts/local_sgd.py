@@ -42,6 +42,10 @@ class Sgd(Part):
 
     adaptive: ClassVar[bool] = False
 
+    @property
+    def stays_put(self) -> bool:
+        return not self.weight_decay
+
     def step_state(self, view: View) -> Tree:
         return Momentum(torch.zeros_like(view.x)) if self.momentum else ()
 

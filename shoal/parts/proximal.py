@@ -27,5 +27,9 @@ class Proximal(Part):
 
     mu: float = 0.01
 
+    @property
+    def stays_put(self) -> bool:
+        return True
+
     def terms(self, view: View, outputs: Outputs) -> Terms:
         return Terms(pull=self.mu * (view.x - view.received))

@@ -42,5 +42,9 @@ class SharpnessAware(Part):
     rho: float = 0.1
     eps: float = 1e-7
 
+    @property
+    def stays_put(self) -> bool:
+        return True  # no gradient, no ascent
+
     def grad(self, view: View, inner: GradFn) -> Tensor:
         return inner(view.x + ascent(inner(view.x), self.rho, self.eps))

@@ -5,8 +5,15 @@ from __future__ import annotations
 from shoal.engines.base import Order, Results
 from shoal.engines.loop import Loop
 from shoal.engines.remote.describe import Question
+from shoal.engines.scattered import Scattered
 from shoal.engines.vectorized import Vectorized
 from shoal.tree import Tree
+
+
+def _dense(results: Results) -> Results:
+    """What can be written to shared memory."""
+    delta = results.delta
+    return results._replace(delta=delta.dense()) if isinstance(delta, Scattered) else results
 
 
 class ShareWork:
@@ -20,7 +27,7 @@ class ShareWork:
     def train(self, order: Order) -> list[Results]:
         if order.program.method.eager_reason:
             return list(self._loop.train(order))
-        return list(self._vectorized.train(order))
+        return [_dense(results) for results in self._vectorized.train(order)]
 
     def ask(self, order: Order, question: Question) -> list[Tree]:
         return self._loop.ask(order, question.bound(order.program), question.payload)

@@ -1,0 +1,128 @@
+"""Rows of a large embedding that a client does not look up are not trained, and nothing changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from support import SmallWorld, play, settings_for
+
+from shoal import catalog, models
+from shoal.engines import compact
+from shoal.engines.base import Engine
+from shoal.engines.loop import Loop
+from shoal.engines.processes import Processes
+from shoal.engines.scattered import Scattered
+from shoal.engines.vectorized import Vectorized
+from shoal.federation import Federation, Settings
+from shoal.method import Method
+from shoal.orders import make_order
+from shoal.part import Part
+from shoal.parts.local_sgd import Sgd
+from shoal.task import ModuleTask
+from shoal.types import ClientData, Job, Pool
+
+VOCABULARY, WIDTH, LENGTH = 600, 4, 9
+
+
+@dataclass(frozen=True)
+class Texts(SmallWorld):
+    """Clients whose samples are rows of token numbers, some of them padding."""
+
+    def _pool(self) -> Pool:
+        source = torch.Generator().manual_seed(5)
+        x = torch.randint(1, VOCABULARY, (2 * sum(self.rows), LENGTH), generator=source)
+        x[:, 6:] *= torch.randint(0, 2, x[:, 6:].shape, generator=source)
+        return Pool(x, torch.randint(0, self.classes, (len(x),), generator=source))
+
+    def validation(self, client: int, round: int) -> ClientData | None:
+        own = self.train(client, round)
+        rows = (own.rows + 3) % len(own.pool.y)
+        return ClientData(own.pool, rows, own.pool.y[rows], own.count)
+
+
+@pytest.fixture(autouse=True)
+def small_tables_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compact, "WORTH", 1)
+
+
+def settings_of(
+    method: Method, model: str = "fasttext", optimizer: Part | None = None, **more: object
+) -> Settings:
+    world = Texts()
+    build = lambda: models.build(  # noqa: E731
+        model, (LENGTH,), world.classes, vocabulary=VOCABULARY, width=WIDTH
+    )
+    task = ModuleTask(build, classes=world.classes)
+    return settings_for(method, world, task, optimizer, **more)
+
+
+def deltas(settings: Settings, engine: Engine) -> list[object]:
+    """What the engine gives back for every member in the first round."""
+    moment = settings.world.at(0)
+    federation = Federation.fresh(settings, settings.task.initial(0), moment, 0.1)
+    order = make_order(federation, settings, moment, 0, [Job(c) for c in moment.members])
+    return [results.delta for results in engine.train(order)]
+
+
+CASES = {
+    "fedavg": settings_of(catalog.fedavg()),
+    "momentum, clip": settings_of(catalog.fedavg(), optimizer=Sgd(momentum=0.9, clip=0.05)),
+    "capped steps": settings_of(catalog.fedavg(), steps=2),
+    "fedprox": settings_of(catalog.fedprox(mu=0.5)),
+    "fedacg": settings_of(catalog.fedacg()),
+    "fedsam": settings_of(catalog.fedsam()),
+    "flash": settings_of(catalog.flash(gamma=0.01)),
+    "word_lstm": settings_of(catalog.fedavg(), "word_lstm"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_rows_alone_give_the_loops_model(name: str) -> None:
+    settings = CASES[name]
+    assert all(isinstance(d, Scattered) for d in deltas(settings, Vectorized()))
+    ours, theirs = (play(settings, engine, 3)[2][-1] for engine in (Vectorized(), Loop()))
+    start = settings.task.initial(settings.seed).theta
+    assert (ours - start).norm() > 1e-2
+    assert (ours - theirs).norm() <= 1e-6 * theirs.norm()
+
+
+@pytest.mark.parametrize(
+    ("settings", "who"),
+    [
+        (settings_of(catalog.fedavg(), optimizer=Sgd(weight_decay=0.01)), "Sgd"),
+        (settings_of(catalog.scaffold()), "ControlVariate"),
+        (settings_of(catalog.fedinit()), "RelaxedStart"),
+    ],
+)
+def test_what_moves_other_rows_trains_them_all_and_says_so(settings: Settings, who: str) -> None:
+    engine = Vectorized()
+    ours = play(settings, engine, 2)[2][-1]
+    assert [who in note and "embed.weight" in note for note in engine.notes] == [True]
+    assert torch.allclose(ours, play(settings, Loop(), 2)[2][-1], atol=1e-6)
+
+
+def test_a_client_that_looks_up_most_rows_trains_the_whole_table() -> None:
+    settings = settings_of(catalog.fedavg())
+    settings = replace(settings, world=replace(settings.world, rows=(200, 12, 7, 9, 5, 20)))
+    assert not any(isinstance(d, Scattered) for d in deltas(settings, Vectorized()))
+
+
+def test_workers_send_whole_vectors() -> None:
+    settings = CASES["fedavg"]
+    engine = Processes(workers=2)
+    try:
+        shared = play(settings, engine, 2)[2][-1]
+    finally:
+        engine.close()
+    assert torch.allclose(shared, play(settings, Vectorized(), 2)[2][-1], atol=1e-7)
+
+
+def test_one_row_of_a_scattered_delta_is_the_whole_vector() -> None:
+    settings = CASES["fedavg"]
+    ours, theirs = deltas(settings, Vectorized()), deltas(settings, Loop())
+    for mine, other in zip(ours, theirs, strict=True):
+        assert isinstance(mine, Scattered) and isinstance(other, torch.Tensor)
+        assert mine.shape == other.shape
+        assert torch.allclose(mine[0], other[0], atol=1e-7)
