@@ -156,9 +156,10 @@ def up(
     """Start a federation here: SuperLink, server app and members as real processes."""
     _needs_flower()
     from shoal.errors import UserError
+    from shoal.flower.bring_up import bring_up
     from shoal.flower.layout import Place, Up
     from shoal.flower.new_app import agreement_of
-    from shoal.flower.up import bring_up, free_port
+    from shoal.flower.up import free_port
 
     agreement_of(folder)
     place = Place(out)
@@ -199,8 +200,8 @@ def _settings(changes: list[str]) -> dict[str, Any]:
 def resume(place: Path = typer.Argument(help="The directory of shoal flower up.")) -> None:
     """Go on after a server, a SuperLink or everything was stopped."""
     _needs_flower()
+    from shoal.flower.bring_up import resume as go_on
     from shoal.flower.layout import Place
-    from shoal.flower.up import resume as go_on
 
     go_on(Place(place), typer.echo)
     if Place(place).finished:

@@ -10,6 +10,8 @@ from typing import Any
 from shoal.errors import UserError
 from shoal.rundir import dump_json, write_text
 
+LOCK = "lock"
+
 
 @dataclass(frozen=True)
 class Place:
@@ -36,6 +38,11 @@ class Place:
     @property
     def roster(self) -> Path:
         return self.run / "roster.json"
+
+    @property
+    def lock(self) -> Path:
+        """Held by the one server that uses the run."""
+        return self.run / LOCK
 
     @property
     def logs(self) -> Path:

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httpx
 from flwr.app import Message
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
@@ -60,12 +61,22 @@ def serve(
     trusted = str(authority) if authority is not None else None
     with http_request_response(superlink, insecure, trusted, keys) as connection:
         TaskIdentity.node_id = connection[0]
+        os.environ.pop(SINCE, None)  # a later refusal has its own patience
         say(f"{node.name} is connected to {superlink} as node {connection[0]}")
         pause = poll
         while True:
             # work comes in bursts: look again soon after an answer, and less and less often then
-            pause = SOON if answer_one(node, connection, say) else min(2 * pause, poll)
+            pause = SOON if _worked(node, connection, say) else min(2 * pause, poll)
             time.sleep(pause)
+
+
+def _worked(node: Node, connection: Connection, say: Callable[[str], None]) -> bool:
+    """Whether there was work. A SuperLink that is gone comes back, and so does this member."""
+    try:
+        return answer_one(node, connection, say)
+    except httpx.HTTPError as error:
+        say(f"the SuperLink did not answer properly ({error}); trying again")
+        return False
 
 
 def try_again(say: Callable[[str], None]) -> None:

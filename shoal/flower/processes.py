@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+SUPERLINK = "superlink"
 SHOAL = [sys.executable, "-c", "from shoal.cli import main; main()"]
 
 
@@ -24,7 +25,7 @@ def environment(home: Path) -> dict[str, str]:
         "FLWR_HOME": str(home),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5",
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
     }
 
@@ -52,6 +53,13 @@ class Processes:
         self.running[name] = process
         return process
 
+    def sweep(self, name: str) -> None:
+        """End a process at once, with whatever it left in its group."""
+        process = self.running.pop(name)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
     def __enter__(self) -> Processes:
         return self
 
@@ -59,12 +67,12 @@ class Processes:
         self.stop()
 
     def stop(self, patience: float = 5.0) -> None:
-        """Ask all to end, the last ones first, then end them.
+        """Ask all to end, the SuperLink after those who say goodbye to it, then end them.
 
         Whatever they started watches its parent and follows.
         """
-        running = list(self.running.values())
-        for group in (running[1:], running[:1]):  # the SuperLink was started first
+        last = [p for name, p in self.running.items() if name == SUPERLINK]
+        for group in ([p for p in self.running.values() if p not in last], last):
             self._stop(group, patience)
         for file in self._files:
             file.close()

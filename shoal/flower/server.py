@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO
 
 from flwr.serverapp import Grid
 
@@ -20,8 +19,10 @@ from shoal.errors import UserError
 from shoal.federation import Federation, Settings
 from shoal.flower.agreement import Agreement
 from shoal.flower.engine import GridEngine, SilentError
+from shoal.flower.layout import LOCK
 from shoal.flower.ledger import Ledger
 from shoal.flower.live_world import LiveWorld
+from shoal.flower.lock import hold
 from shoal.flower.post import Post
 from shoal.flower.presence import Presence
 from shoal.flower.privacy import Account, Privacy
@@ -53,7 +54,7 @@ class Server:
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._lock = _locked(self.folder / "lock")
+        self._lock = hold(self.folder / LOCK)
         self.world = LiveWorld(self.rules.num_server_rounds, self.folder / "sessions.json")
         self.plan = self.agreement.plan(self.world)
         self.settings: Settings = replace(self.plan.settings, world=self.world, elsewhere=True)
@@ -230,18 +231,3 @@ class Server:
         scores = self.engine.score(order) if members and self.account is None else {}
         self.ledger.write()
         self.books.finish(self, scores)
-
-
-def _locked(path: Path) -> IO[str]:
-    """A file that one living server holds; a dead one's hold ends with it."""
-    file = path.open("w")
-    try:
-        import fcntl
-
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except ImportError:
-        pass  # no such locks on this system
-    except OSError:
-        file.close()
-        raise UserError(f"another server is using {path.parent}") from None
-    return file

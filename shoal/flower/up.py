@@ -6,27 +6,24 @@ spelled out.
 
 from __future__ import annotations
 
-import json
 import socket
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from shoal.errors import UserError
 from shoal.flower.certificates import make_certificates
 from shoal.flower.keys import new_key, read_key
-from shoal.flower.layout import Place, Up, read_up
+from shoal.flower.layout import Place, Up
 from shoal.flower.link import Link
+from shoal.flower.lock import end_holder
 from shoal.flower.new_app import agreement_of
-from shoal.flower.processes import SHOAL, Processes
+from shoal.flower.processes import SHOAL, SUPERLINK, Processes
 from shoal.flower.roster import Roster
 
 START_SECONDS = 120.0  # for the SuperLink to answer
-LOOK_SECONDS = 5.0  # between two looks at whether the server app still runs
-RESTARTS = 5  # of a server app that died
 Say = Callable[[str], None]
 
 
@@ -120,7 +117,7 @@ class Federation:
         return self._link
 
     def start_superlink(self) -> None:
-        process = self.processes.start("superlink", superlink_command(self.place, self.up))
+        process = self.processes.start(SUPERLINK, superlink_command(self.place, self.up))
         until = time.monotonic() + START_SECONDS
         while True:
             try:
@@ -135,6 +132,19 @@ class Federation:
         kind = "INSECURE, without TLS" if self.up.insecure else "TLS and node authentication are on"
         self.say(f"SuperLink at {self.up.address} ({kind})")
 
+    @property
+    def superlink_runs(self) -> bool:
+        return self.processes.running[SUPERLINK].poll() is None
+
+    def restart_superlink(self) -> None:
+        """A new SuperLink on the old one's database, so that nodes stay who they are to it.
+
+        A server app that outlived its SuperLink can do nothing but hold the run's directory.
+        """
+        self.processes.sweep(SUPERLINK)
+        end_holder(self.place.lock)
+        self.start_superlink()
+
     def start_node(self, index: int) -> None:
         name = self.place.node(index).name
         self.processes.start(name, node_command(self.place, self.up, index))
@@ -143,95 +153,3 @@ class Federation:
         settings = {**self.up.settings, "out": str(self.place.run.absolute())}
         settings["insecure"] = self.up.insecure
         return self.link.start(Path(self.up.app), settings)
-
-    def watch(self) -> None:
-        """Say what happens until the run is finished; a server app that dies is started again."""
-        told, restarts, number = Told(self.place.run, self.say), 0, self.start_run()
-        look = time.monotonic() + LOOK_SECONDS
-        while not self.place.finished:
-            time.sleep(0.5)
-            told.more()
-            if self.processes.running["superlink"].poll() is not None:
-                raise UserError(f"the SuperLink stopped; go on with: shoal flower resume "
-                                f"{self.place.path}")  # fmt: skip
-            if time.monotonic() < look:
-                continue
-            look = time.monotonic() + LOOK_SECONDS
-            over = dict(self.link.runs()).get(number) == "finished"
-            if over and not self.place.finished:
-                restarts += 1
-                if restarts > RESTARTS:
-                    raise UserError(f"the server app stopped {restarts} times; see "
-                                    f"{self.place.logs / 'superlink.log'}")  # fmt: skip
-                self.say("the server app stopped; starting it again where it was")
-                number = self.start_run()
-        told.more()
-
-
-class Told:
-    """New lines of the run's log of events and of its rounds."""
-
-    def __init__(self, run: Path, say: Say) -> None:
-        self.run, self.say = run, say
-        self._seen = {name: self._size(name) for name in ("events.jsonl", "rounds.jsonl")}
-
-    def _size(self, name: str) -> int:
-        path = self.run / name
-        return path.stat().st_size if path.exists() else 0
-
-    def more(self) -> None:
-        for name, shown in (("events.jsonl", _event), ("rounds.jsonl", _round)):
-            for line in self._lines(name):
-                self.say(shown(line))
-
-    def _lines(self, name: str) -> list[dict[str, Any]]:
-        if self._size(name) < self._seen[name]:
-            self._seen[name] = self._size(name)  # cut back by a server that was resumed
-        if self._size(name) == self._seen[name]:
-            return []
-        with (self.run / name).open("rb") as file:
-            file.seek(self._seen[name])
-            content = file.read()
-        whole = content[: content.rfind(b"\n") + 1]
-        self._seen[name] += len(whole)
-        return [json.loads(line) for line in whole.splitlines()]
-
-
-def _event(line: dict[str, Any]) -> str:
-    return str(line["text"])
-
-
-def _round(line: dict[str, Any]) -> str:
-    accuracy = line["received"]["accuracy"]
-    scored = "" if accuracy is None else f", the model before it scored {accuracy:.3f}"
-    uploads = f"{len(line['accepted'])} of {len(line['cohort'])} uploads accepted"
-    return f"round {line['round']}: {uploads} in {line['seconds']:.1f} s{scored}"
-
-
-def bring_up(place: Place, up: Up, hosts: Sequence[str], say: Say) -> None:
-    """Everything from the start (or, in an old directory, from where it was) to the last round."""
-    prepare(place, up, hosts)
-    up.write(place)
-    with Federation(place, up, say) as federation:
-        federation.start_superlink()
-        for index in range(up.nodes):
-            federation.start_node(index)
-        federation.watch()
-
-
-def resume(place: Place, say: Say) -> None:
-    """Go on: start the server app again, and whatever else is not there any more."""
-    up = read_up(place)
-    if place.finished:
-        raise UserError(f"{place.path} is finished; there is nothing to resume")
-    authority = None if up.insecure else place.authority
-    link = Link(up.address, authority)
-    try:
-        link.wait(1.0)
-    except UserError:
-        say(f"no SuperLink answers at {up.address}; starting everything again")
-        bring_up(place, up, (), say)
-        return
-    settings = {**up.settings, "out": str(place.run.absolute()), "insecure": up.insecure}
-    number = link.start(Path(up.app), settings)
-    say(f"the server app was started again as run {number}; it goes on from its checkpoint")

@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -17,9 +18,10 @@ from typing import Any
 
 import torch
 
+from shoal.engines import base
 from shoal.flower.agreement import load
 from shoal.flower.apps import data_of
-from shoal.flower.frames import Done
+from shoal.flower.frames import Done, Order
 from shoal.flower.keys import read_key
 from shoal.flower.node import Node
 from shoal.flower.node_loop import serve
@@ -33,22 +35,40 @@ def ten_times_as_long(done: Done) -> Done:
     return replace(done, delta=done.delta.repeat(10))
 
 
-TWISTS = {"nan": not_a_number, "long": ten_times_as_long, "": None}
+TWISTS = {"nan": not_a_number, "long": ten_times_as_long}
+
+
+class HeldNode(Node):
+    """A node whose uploads wait for a test, and are bad for as long as the test says.
+
+    ``hold`` is a file with a round: an upload of that round or a later one is finished but not
+    sent before the file names a later round. A test can so do things within a round, and between
+    two rounds, however fast the machine is.
+    """
+
+    hold: Path
+    bad: tuple[str, int]  # how, and until which round
+
+    def _train(self, frame: Order, order: base.Order, ended: int) -> Done:
+        done = super()._train(frame, order, ended)
+        say(f"holds round {frame.round}")
+        while frame.round >= int(self.hold.read_text()):
+            time.sleep(0.05)
+        how, until = self.bad
+        return TWISTS[how](done) if how and frame.round < until else done
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
 
 
 def be_a_node(wanted: dict[str, Any]) -> None:
     agreed, home = load(Path(wanted["federation"])), Path(wanted["home"])
-    node = Node(
-        agreed,
-        data_of(wanted["data"], None, agreed),
-        read_key(Path(wanted["key"])),
-        home.name,
-        home,
-        TWISTS[wanted["twist"]],
-    )
+    data, key = data_of(wanted["data"], None, agreed), read_key(Path(wanted["key"]))
+    node = HeldNode(agreed, data, key, home.name, home)
+    node.hold, node.bad = Path(wanted["hold"]), (wanted["twist"], wanted["until"])
     ca = Path(wanted["ca"])
-    say = lambda text: print(text, flush=True)  # noqa: E731
-    serve(node, wanted["superlink"], authority=ca, insecure=False, poll=0.5, say=say)
+    serve(node, wanted["superlink"], authority=ca, insecure=False, poll=1.0, say=say)
 
 
 def child(wanted: dict[str, Any]) -> None:

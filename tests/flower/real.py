@@ -24,7 +24,7 @@ from shoal.flower.agreement import load as load_agreement
 from shoal.flower.keys import new_key
 from shoal.flower.layout import Place, Up
 from shoal.flower.new_app import agreement_of, write_app
-from shoal.flower.processes import environment
+from shoal.flower.processes import SUPERLINK, environment
 from shoal.flower.up import Federation, free_port, prepare
 from shoal.metrics.evaluate import evaluate
 from shoal.types import ClientData
@@ -64,7 +64,7 @@ class Real:
         self.up.write(self.place)
         self.federation = Federation(self.place, self.up, lambda text: None)
         self.pids: dict[int, int] = {}
-        self.twists: dict[int, str] = {}
+        self.hold_at(rounds)
         self.nursery: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Real:
@@ -93,15 +93,15 @@ class Real:
         psutil.wait_procs(born, timeout=10)
 
     def _offspring(self) -> list[psutil.Process]:
-        link = self.federation.processes.running.get("superlink")
+        link = self.federation.processes.running.get(SUPERLINK)
         try:
             return psutil.Process(link.pid).children(recursive=True) if link else []
         except psutil.NoSuchProcess:
             return []
 
     # ---- members ----
-    def node(self, index: int, twist: str = "", key: Path | None = None) -> int:
-        """Start (or restart) a member's process."""
+    def node(self, index: int, twist: str = "", until: int = 0, key: Path | None = None) -> int:
+        """Start (or restart) a member's process; uploads before round ``until`` have ``twist``."""
         home, nursery = self.place.node(index), self.nursery
         assert nursery is not None and nursery.stdin is not None and nursery.stdout is not None
         wanted = {
@@ -111,8 +111,10 @@ class Real:
             "key": str(key or home / "key"),
             "ca": str(self.place.authority),
             "superlink": self.up.address,
-            "log": str(self.place.logs / f"{home.name}{'-x' if key else ''}.log"),
+            "log": str(self._log(f"{home.name}{'-x' if key else ''}")),
+            "hold": str(self.folder / "hold"),
             "twist": twist,
+            "until": until,
         }
         nursery.stdin.write(json.dumps(wanted) + "\n")
         nursery.stdin.flush()
@@ -127,6 +129,35 @@ class Real:
         new_key(path)
         return self.node(index, key=path)
 
+    def come_back(self, index: int) -> None:
+        """Restart a killed member as often as it takes: Flower first gives up on its old self."""
+        before = self.said(index, "is connected")
+
+        def connected() -> bool:
+            if over(self.pids[index]):
+                self.node(index)
+            return self.said(index, "is connected") > before
+
+        self.until(connected, f"member {index} is connected again")
+
+    def hold_at(self, round: int) -> None:
+        """Uploads of this round and later ones wait for the next call."""
+        path = self.folder / "hold.new"
+        path.write_text(str(round))
+        path.replace(self.folder / "hold")
+
+    def until_held(self, index: int, round: int) -> None:
+        """Until a member has trained in a round and waits with its upload."""
+        self.until(lambda: self.said(index, f"holds round {round}\n") > 0, f"hold of {index}")
+
+    def said(self, index: int, text: str) -> int:
+        """How often a member's log has some text."""
+        path = self._log(self.place.node(index).name)
+        return path.read_text().count(text) if path.exists() else 0
+
+    def _log(self, name: str) -> Path:
+        return self.place.logs / f"{name}.log"
+
     def hurt(self, index: int, sign: signal.Signals) -> None:
         _hurt(self.pids[index], sign)
 
@@ -137,6 +168,11 @@ class Real:
         for process in found:
             process.kill()
         psutil.wait_procs(found, timeout=20)
+
+    def kill_superlink(self) -> None:
+        process = self.federation.processes.running[SUPERLINK]
+        process.kill()
+        process.wait()
 
     def start_run(self) -> int:
         return self.federation.start_run()
@@ -161,8 +197,17 @@ class Real:
                 raise AssertionError(f"{name} did not happen\n{log}\n{link}")
             time.sleep(0.1)
 
-    def until_round(self, round: int) -> None:
-        self.until(lambda: self.rounds() >= round or self.place.finished, f"round {round}")
+    def until_event(self, kind: str, text: str, times: int = 1) -> None:
+        def happened() -> bool:
+            return sum(text in line for line in self.events(kind)) >= times
+
+        self.until(happened, f"{kind}: {text}")
+
+    def count(self, index: int, what: str) -> int:
+        """A member's count in what the server keeps of it."""
+        kept = json.loads((self.place.run / "members.json").read_text())
+        found: int = kept[str(index)]["counts"].get(what, 0)
+        return found
 
     def accuracy(self) -> float:
         """Of the final model on digits that no member has."""
@@ -179,6 +224,23 @@ def accuracy_of(task: Any, model: Any) -> float:
     found = evaluate(task, model, ClientData(test, rows, test.y, float(len(rows))))
     assert found.accuracy is not None
     return found.accuracy
+
+
+def over(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def ours(folder: Path) -> set[int]:
+    """Processes that were started for a test in ``folder``."""
+    found = set()
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if any(str(folder) in word for word in process.cmdline()):
+                found.add(process.pid)
+    return found
 
 
 def _hurt(pid: int, sign: signal.Signals) -> None:
