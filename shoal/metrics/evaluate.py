@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from shoal.metrics.gathered import gathered
 from shoal.task import Task
 from shoal.types import Batch, ClientData, Model
 
-ROWS = 1024  # rows of an evaluation batch; fixed, because sums depend on it in the last bits
+# Rows of an evaluation batch; fixed, because sums depend on them in the last bits. The maps of more
+# images than these would not stay in the cache: 1,024 take three times as long.
+ROWS, IMAGES = 1024, 128
 
 
 class Scores(NamedTuple):
@@ -20,12 +24,21 @@ class Scores(NamedTuple):
     loss: float
 
 
+def batches(task: Task, data: ClientData) -> Iterator[tuple[slice, Batch]]:
+    """The samples of a set, as many at once as are quickest."""
+    many = ROWS if task.stackable else IMAGES
+    x = gathered(data)
+    for begin in range(0, len(data), many):
+        part = slice(begin, begin + many)
+        yield part, Batch(x[part], data.labels[part])
+
+
 @torch.inference_mode()
-def evaluate(task: Task, model: Model, data: ClientData, rows: int = ROWS) -> Scores:
+def evaluate(task: Task, model: Model, data: ClientData) -> Scores:
     """Scores of ``model`` on ``data``, batch by batch; rows weigh as ``data.weight`` says."""
     loss = correct = total = 0.0
-    for begin in range(0, len(data), rows):
-        batch, weight = _batch(data, slice(begin, begin + rows))
+    for part, batch in batches(task, data):
+        weight = _weight(data, part, batch)
         outputs = task.forward(model.theta, batch, model.stats, False)
         loss += float((task.row_losses(outputs, batch) * weight).sum(dtype=torch.float64))
         if task.classes is not None:
@@ -37,14 +50,10 @@ def evaluate(task: Task, model: Model, data: ClientData, rows: int = ROWS) -> Sc
     return Scores(None if task.classes is None else correct / total, loss / total)
 
 
-def _batch(data: ClientData, part: slice) -> tuple[Batch, Tensor]:
-    chosen = data.rows[part]
-    x = data.pool.x.index_select(0, chosen)
+def _weight(data: ClientData, part: slice, batch: Batch) -> Tensor:
     if data.weight is not None:
-        weight = data.weight[part]
-    else:
-        weight = torch.ones(chosen.shape[0], dtype=torch.float32, device=x.device)
-    return Batch(x, data.labels[part]), weight
+        return data.weight[part]
+    return torch.ones(len(batch.y), dtype=torch.float32, device=batch.x.device)
 
 
 def mean_scores(scores: list[Scores]) -> Scores:

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from shoal.metrics.evaluate import ROWS, Scores, evaluate
+from shoal.metrics.evaluate import Scores, batches, evaluate
 from shoal.metrics.side_by_side import side_by_side
 from shoal.task import Task
-from shoal.types import Batch, ClientData, Model
+from shoal.types import ClientData, Model
 
 
 class RowScores(NamedTuple):
@@ -26,9 +26,7 @@ class RowScores(NamedTuple):
 @torch.inference_mode()
 def row_scores(task: Task, model: Model, data: ClientData, outputs: bool = False) -> RowScores:
     hits, losses, kept = [], [], []
-    for begin in range(0, len(data), ROWS):
-        part = slice(begin, begin + ROWS)
-        batch = Batch(data.pool.x.index_select(0, data.rows[part]), data.labels[part])
+    for _, batch in batches(task, data):
         found = task.forward(model.theta, batch, model.stats, False)
         losses.append(task.row_losses(found, batch))
         if task.classes is not None:

@@ -49,7 +49,8 @@ class Composed:
     stream: Stream | None = None
     bias: Bias | None = None  # what the pool's rows have on them already
     _cache: DataCache = field(default_factory=DataCache, repr=False)
-    _here: Recent = field(default_factory=Recent, repr=False)
+    _here: Recent[int, Sequence[int]] = field(default_factory=Recent, repr=False)
+    _sets: Recent[Any, dict[str, ClientData]] = field(default_factory=Recent, repr=False)
 
     @cached_property
     def shifts(self) -> dict[int, Shift]:
@@ -165,6 +166,14 @@ class Composed:
         domain, or its classes), for every stage so far, when the world has several.
         ``ahead s``: the same for the next stage, in the last round before it begins.
         """
+        if self.stream is not None:
+            return self._sets_at(round)
+        upcoming = round + 1 in {stage.start for stage in self.stages}
+        shares = tuple(sorted(self.concept_shares(round).items()))
+        key = (stage_at(self.stages, round), self.held(round), shares, upcoming)
+        return self._sets.get(key, lambda: self._sets_at(round))
+
+    def _sets_at(self, round: int) -> dict[str, ClientData]:
         now, shares = stage_at(self.stages, round), self.concept_shares(round)
         most = max(shares, key=lambda c: (shares[c], -c))
         out = {

@@ -38,7 +38,7 @@ class Flow(Sequence[Roster]):
     members: int
     present: int
     changes: tuple[Change, ...]
-    _recent: Recent = field(default_factory=Recent, repr=False)
+    _recent: Recent[int, Sequence[int]] = field(default_factory=Recent, repr=False)
 
     def __len__(self) -> int:
         return 1 + len(self.changes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from typing import overload
+from typing import Generic, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from shoal.worlds.spans import Spans
 
 Array = NDArray[np.int32]
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 
 class Roster(Sequence[int]):
@@ -70,14 +72,14 @@ def ids_of(members: Sequence[int]) -> Array:
     return np.asarray(list(members), dtype=np.int32)
 
 
-class Recent:
-    """The last few rosters that were asked for; no part of a world's value (see ``DataCache``)."""
+class Recent(Generic[Key, Value]):
+    """The last few values that were asked for; no part of a world's value (see ``DataCache``)."""
 
     def __init__(self, most: int = 4) -> None:
         self.most = most
-        self._kept: OrderedDict[int, Sequence[int]] = OrderedDict()
+        self._kept: OrderedDict[Key, Value] = OrderedDict()
 
-    def get(self, key: int, make: Callable[[], Sequence[int]]) -> Sequence[int]:
+    def get(self, key: Key, make: Callable[[], Value]) -> Value:
         if key not in self._kept:
             self._kept[key] = make()
             while len(self._kept) > self.most:
@@ -85,5 +87,5 @@ class Recent:
         self._kept.move_to_end(key)
         return self._kept[key]
 
-    def __reduce__(self) -> tuple[type[Recent], tuple[int]]:
+    def __reduce__(self) -> tuple[type[Recent[Key, Value]], tuple[int]]:
         return Recent, (self.most,)

@@ -26,10 +26,11 @@ def rows(x: list[list[float]], y: list[int], weight: list[float] | None = None) 
 
 
 @pytest.mark.parametrize("batch", [1, 2, 100])
-def test_by_hand(batch: int) -> None:
+def test_by_hand(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.metrics.evaluate.ROWS", batch)
     task, model = linear_task()
     data = rows([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]], [0, 1, 1])
-    found = evaluate(task, model, data, batch)
+    found = evaluate(task, model, data)
     right, wrong = math.log(1 + math.exp(-1)), math.log(1 + math.e)
     assert found.accuracy == pytest.approx(2 / 3)
     assert found.loss == pytest.approx((2 * right + wrong) / 3)
