@@ -20,7 +20,7 @@ def gathered(data: ClientData) -> Tensor:
     rows, x = data.rows, data.pool.x
     if _consecutive(rows):
         return x[int(rows[0]) : int(rows[0]) + len(rows)] if len(rows) else x[:0]
-    known = _copies[rows] if rows in _copies else None
+    known = _copies.get(rows, None)  # type: ignore[no-untyped-call]
     if known is not None and known[0] is x:
         found: Tensor = known[1]
         return found
