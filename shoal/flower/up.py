@@ -108,6 +108,7 @@ class Federation:
         if self._link is not None:
             self._link.close()
         self.processes.stop()
+        end_holder(self.place.lock)  # without its SuperLink it would linger
 
     @property
     def link(self) -> Link:
