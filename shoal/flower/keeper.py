@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 
 from shoal.errors import UserError
+from shoal.flower.refusals import Refusals
 from shoal.flower.up import Federation
 
 LOOK_SECONDS = 5.0  # between two looks at whether the server app still runs
@@ -24,6 +25,7 @@ class Keeper:
     def __init__(self, federation: Federation, say: Say) -> None:
         self.federation, self.place, self.say = federation, federation.place, say
         self.told = Told(self.place.run, say)
+        self.refusals = Refusals(self.place.superlink_log, say)
         self._restarts = 0
         self._look = 0.0
 
@@ -33,6 +35,7 @@ class Keeper:
         while not self.place.finished:
             time.sleep(0.5)
             self.told.more()
+            self.refusals.more()
             if not self.federation.superlink_runs:
                 self._again("the SuperLink")
                 self.federation.restart_superlink()
@@ -50,7 +53,7 @@ class Keeper:
         self._restarts += 1
         if self._restarts > RESTARTS:
             raise UserError(f"{what} stopped, {self._restarts} times by now; see "
-                            f"{self.place.logs / 'superlink.log'}")  # fmt: skip
+                            f"{self.place.superlink_log}")  # fmt: skip
         self.say(f"{what} stopped; starting it again where it was")
 
     def _over(self, number: int) -> bool:

@@ -49,6 +49,10 @@ class Place:
         return self.path / "logs"
 
     @property
+    def superlink_log(self) -> Path:
+        return self.logs / "superlink.log"
+
+    @property
     def finished(self) -> bool:
         return (self.run / "summary.json").exists()
 

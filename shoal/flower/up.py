@@ -108,6 +108,7 @@ class Federation:
         if self._link is not None:
             self._link.close()
         self.processes.stop()
+        end_holder(self.place.lock)  # without its SuperLink it would linger
 
     @property
     def link(self) -> Link:
@@ -125,7 +126,7 @@ class Federation:
                 break
             except UserError:
                 if process.poll() is not None or time.monotonic() > until:
-                    log = self.place.logs / "superlink.log"
+                    log = self.place.superlink_log
                     raise UserError(f"the SuperLink did not start; see {log}") from None
         for entry in Roster(self.place.roster).entries:
             self.link.register(entry.name, entry.public)

@@ -21,10 +21,11 @@ from shoal.config import from_mapping
 from shoal.data.sources import load as load_data
 from shoal.flower.agreement import Expects
 from shoal.flower.agreement import load as load_agreement
-from shoal.flower.keys import new_key
+from shoal.flower.keys import fingerprint, new_key, read_public
 from shoal.flower.layout import Place, Up
 from shoal.flower.new_app import agreement_of, write_app
 from shoal.flower.processes import SUPERLINK, environment
+from shoal.flower.refusals import refused_keys
 from shoal.flower.up import Federation, free_port, prepare
 from shoal.metrics.evaluate import evaluate
 from shoal.types import ClientData
@@ -129,6 +130,13 @@ class Real:
         new_key(path)
         return self.node(index, key=path)
 
+    def refused(self) -> set[str]:
+        """Keys that the SuperLink says it did not let in."""
+        return set(refused_keys(self.place.superlink_log.read_text()))
+
+    def strangers_key(self) -> str:
+        return fingerprint(read_public(self.folder / "stranger-key.pub"))
+
     def come_back(self, index: int) -> None:
         """Restart a killed member as often as it takes: Flower first gives up on its old self."""
         before = self.said(index, "is connected")
@@ -193,7 +201,7 @@ class Real:
         while not what():
             if time.monotonic() > limit:
                 log = "\n".join(self.events()[-30:])
-                link = (self.place.logs / "superlink.log").read_text()[-3000:]
+                link = self.place.superlink_log.read_text()[-3000:]
                 raise AssertionError(f"{name} did not happen\n{log}\n{link}")
             time.sleep(0.1)
 
