@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -63,7 +62,7 @@ def task_of(config: Config, data: Dataset) -> ModuleTask:
     vocabulary = getattr(data, "vocabulary", None)
     if vocabulary is not None and models.takes(choice.name, "vocabulary"):
         options.setdefault("vocabulary", vocabulary)
-    make = partial(models.build, choice.name, data.shape, data.classes, **options)
+    make = models.Blueprint.of(choice.name, data.shape, data.classes, options)
     weights = _class_weights(config, data)
     rows = cross_entropy_rows if weights is None else weighted_rows(weights)
     return ModuleTask(make, rows, classes=data.classes)

@@ -22,6 +22,7 @@ from shoal.engines.chunk import Chunk
 from shoal.engines.chunking import CACHE_BYTES, SMALL_STEP, cuts_of, work_of
 from shoal.engines.compact import Compact, compact_of
 from shoal.engines.compiled import Compiled
+from shoal.engines.kept_traces import compiled_for
 from shoal.engines.loop import Loop
 from shoal.engines.one_pool import in_one_pool
 from shoal.engines.stepper import run_chunk
@@ -118,8 +119,7 @@ class Vectorized:
     def _program(self, program: Program) -> Compiled | None:
         """The program's traces; None if it cannot be traced."""
         if id(program) not in self._compiled:
-            made = Compiled(program, program.task.stackable)
-            self._compiled[id(program)] = (program, made)
+            self._compiled[id(program)] = (program, compiled_for(program))
         return self._compiled[id(program)][1]
 
     def _compact_of(self, program: Program) -> Compact | None:

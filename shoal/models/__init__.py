@@ -7,6 +7,7 @@ and none but those built with ``norm: batch`` has running statistics, so each ru
 Images may come flat or in the shape the model was built for; texts are rows of token numbers.
 """
 
+from shoal.models.blueprint import Blueprint
 from shoal.models.cnn import Cifar10CNN, CifarCNN, EmnistCNN, MnistCNN, SmallCNN, SvhnCNN
 from shoal.models.densenet import DenseNet121
 from shoal.models.inception import GoogLeNet
@@ -22,6 +23,7 @@ __all__ = [
     "MLP",
     "VGG11",
     "AlexNet",
+    "Blueprint",
     "CharLSTM",
     "Cifar10CNN",
     "CifarCNN",

@@ -1,0 +1,83 @@
+"""Runs of one program in one process are traced once, and their bits do not change by it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from shoal import run
+from shoal.engines import compiled, kept_traces
+
+WORLD = {"name": "still", "members": 6, "rounds": 2}
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept() -> Iterator[None]:
+    kept_traces._kept.clear()
+    yield
+    kept_traces._kept.clear()
+
+
+def played(**changes: Any) -> torch.Tensor:
+    settings: dict[str, Any] = {
+        "world": WORLD,
+        "method": "scaffold",
+        "engine": "vectorized",
+        "participation": 4,
+        "model": {"name": "mlp", "hidden": [8]},
+    }
+    model = run(**{**settings, **changes}).model
+    return torch.cat([tensor.flatten() for tensor in model.values()])
+
+
+def traces(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    counted, trace = [], compiled.compile_step
+
+    def counting(*args: Any, **more: Any) -> Any:
+        counted.append(1)
+        return trace(*args, **more)
+
+    monkeypatch.setattr(compiled, "compile_step", counting)
+    return counted
+
+
+def test_another_seed_needs_no_trace_and_gives_the_same_bits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    alone = played(seed=1)
+    kept_traces._kept.clear()
+    counted = traces(monkeypatch)
+    played(seed=0)
+    first = len(counted)
+    assert first > 0
+    assert torch.equal(played(seed=1), alone)
+    assert len(counted) == first
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"method": {"fedprox": {"mu": 0.5}}},
+        {"model": {"name": "mlp", "hidden": [9]}},
+        {"local": {"momentum": 0.9}},
+    ],
+)
+def test_another_program_is_traced_anew(
+    change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base: dict[str, Any] = {"method": {"fedprox": {"mu": 0.1}}}
+    played(**base)
+    counted = traces(monkeypatch)
+    found = played(**{**base, **change})
+    assert counted
+    kept_traces._kept.clear()
+    assert torch.equal(found, played(**{**base, **change}))
+
+
+def test_only_the_last_programs_are_kept() -> None:
+    for k in range(kept_traces.MOST + 2):
+        played(method={"fedprox": {"mu": 0.1 + k}})
+    assert len(kept_traces._kept) == kept_traces.MOST
