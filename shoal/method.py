@@ -7,6 +7,7 @@ from typing import Literal
 
 from shoal.errors import UserError
 from shoal.part import SLOTS, STATES, Part, Rule
+from shoal.types import Reduction
 
 Weights = Literal["samples", "uniform"]
 
@@ -55,6 +56,26 @@ class Method:
     def only(self, slot: str) -> Part | None:
         """The one part that fills a single slot, if any does."""
         return next(iter(self.fillers(slot)), None)
+
+    @property
+    def beyond_sums(self) -> str:
+        """Why the server cannot do with the sum of the uploads; empty if it can.
+
+        >>> Method("a").beyond_sums
+        ''
+        """
+        for part in self.parts:
+            for needs, why in (
+                (part.individual_uploads, "compares single uploads"),
+                (part.individual_norms, "measures single uploads"),
+                (part.fills("upload") and part.reduction is Reduction.STACK,
+                 "keeps what every client sends apart"),
+                (any(part.fills(s) for s in ("ask", "route", "regroup")),
+                 "treats every client by itself"),
+            ):  # fmt: skip
+                if needs:
+                    return f"{type(part).__name__} {why}"
+        return ""
 
     def index(self, part: Part) -> int:
         return next(i for i, p in enumerate(self.parts) if p is part)

@@ -106,6 +106,7 @@ class Part:
     resets: ClassVar[Literal["nothing", "server", "both"]] = "server"
     sets_rate: ClassVar[bool] = False
     individual_uploads: ClassVar[bool] = False  # needs every upload, not their sum
+    individual_norms: ClassVar[bool] = False  # needs how long every upload is
     adaptive: ClassVar[bool] = False  # a local optimiser that is not plain SGD
     one_model_only: ClassVar[bool] = False
     payload_once: ClassVar[Literal["round", "stage"]] = "round"

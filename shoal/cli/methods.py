@@ -23,7 +23,8 @@ def methods(
     for entry in found:
         parts = " | ".join(entry["parts"]) or "no parts: plain averaging"
         able = "" if entry["vectorises"] else f"; engine loop only: {entry['why_not']}"
-        each = "; needs every upload by itself" if entry["individual_uploads"] else ""
+        why = entry["why_individual"]
+        each = f"; needs every upload by itself: {why}" if why else ""
         second = f"[dim]{parts}; weights by {entry['weights']}{able}{each}[/dim]"
         table.add_row(entry["name"], f"{entry['paper']}\n{second}")
     Console().print(table)
@@ -36,7 +37,6 @@ def described() -> list[dict[str, Any]]:
 
     from shoal import catalog
     from shoal.part import SLOTS
-    from shoal.types import Reduction
 
     found = []
     for name, function in sorted(catalog.METHODS.items()):
@@ -53,9 +53,8 @@ def described() -> list[dict[str, Any]]:
                 "vectorises": not method.eager_reason,
                 "why_not": method.eager_reason,
                 # then no secure aggregation can hide single uploads from the server
-                "individual_uploads": any(
-                    p.individual_uploads or p.reduction is Reduction.STACK for p in method.parts
-                ),
+                "individual_uploads": bool(method.beyond_sums),
+                "why_individual": method.beyond_sums,
             }
         )
     return found

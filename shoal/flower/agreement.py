@@ -21,12 +21,15 @@ from shoal.config.load import read
 from shoal.data.sources import Dataset
 from shoal.errors import UserError
 from shoal.flower.privacy import Privacy, from_values
+from shoal.flower.secure import Secure
+from shoal.flower.secure import from_values as secured
 from shoal.rundir import dump_json, dump_yaml, write_text
 from shoal.types import ClientData, Pool
 from shoal.worlds.base import Moment, World
 
 # What a run may say differently on each side, or what only simulations have.
 APART = ("data", "world", "engine", "device", "checkpoint", "evaluate", "problem", "guard")
+PROTECTED = ("privacy", "secure")
 ANYBODY = 1_000_000
 
 
@@ -55,6 +58,7 @@ class Agreement:
     expects: Expects
     config: Config
     privacy: Privacy | None = None
+    secure: Secure | None = None
 
     @property
     def digest(self) -> str:
@@ -65,7 +69,8 @@ class Agreement:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def _private(self) -> dict[str, Any]:
-        return {} if self.privacy is None else {"privacy": self.privacy.plain()}
+        kept = {"privacy": self.privacy, "secure": self.secure}
+        return {name: rule.plain() for name, rule in kept.items() if rule is not None}
 
     def plan(self, world: World | None = None) -> Plan:
         """Everything a run needs but data."""
@@ -78,6 +83,8 @@ class Agreement:
         if self.privacy is not None:
             stats = plan.initial.stats.numel()
             self.privacy.check(plan.settings.method, stats, config.participation)
+        if self.secure is not None:
+            self.secure.check(plan.settings.method, config.guard.norm)
         return plan
 
     def write(self, path: Path) -> None:
@@ -90,16 +97,18 @@ class Agreement:
 def load(path: Path) -> Agreement:
     """The agreement in a file."""
     values, _ = read(path)
-    if not {"expects", "config"} <= set(values) <= {"expects", "config", "privacy"}:
+    if not {"expects", "config"} <= set(values) <= {"expects", "config", *PROTECTED}:
         raise UserError(f"{path} is no agreement: it needs the keys expects and config, and may "
-                        "have privacy (shoal flower new writes one)")  # fmt: skip
+                        "have privacy and secure (shoal flower new writes one)")  # fmt: skip
     if not isinstance(values["config"], dict):
         raise UserError(f"{path}: config must be a mapping of keys to values")
     if {"data", "world", "problem"} & set(values["config"]):
         raise UserError(f"{path}: config must not name data, a world or a problem; nodes bring "
                         "their own data")  # fmt: skip
     private = from_values(values["privacy"]) if values.get("privacy") is not None else None
-    return Agreement(_expects(values["expects"], path), from_mapping(values["config"]), private)
+    secure = secured(values["secure"]) if values.get("secure") is not None else None
+    expects = _expects(values["expects"], path)
+    return Agreement(expects, from_mapping(values["config"]), private, secure)
 
 
 def _expects(values: Any, path: Path) -> Expects:

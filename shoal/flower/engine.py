@@ -11,7 +11,7 @@ import secrets
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -22,8 +22,11 @@ from shoal.engines.base import Member, Order, Results
 from shoal.federation import Federation
 from shoal.flower import frames
 from shoal.flower.frames import Answer, Done
+from shoal.flower.masked_round import MaskedRound, NoSumError
 from shoal.flower.node import SCORE
 from shoal.flower.post import Address, Post
+from shoal.flower.secure import Secure
+from shoal.flower.shared_out import shared_out
 from shoal.tree import Tree
 
 
@@ -45,22 +48,54 @@ class GridEngine:
     rows: Callable[[int], float]
     federation: Callable[[], Federation | None] = lambda: None
     released: Callable[[], None] = lambda: None  # called before members send uploads
+    secure: Secure | None = None
+    needed: Callable[[int], int] = lambda cohort: 1  # uploads without which a round is void
     name: str = "flower"
     scores: dict[int, tuple[float, float]] = field(default_factory=dict)  # of the model sent
 
     def train(self, order: Order) -> Iterator[Results]:
         ticket = secrets.randbits(62)
+        if self.secure is not None:
+            yield from self._summed(order, ticket, self.secure)
+            return
         real = order.round >= 0  # a rehearsal has negative rounds
-        sent = {m.client: self._frame(order, m, ticket, score=real) for m in order.members}
-        self.released()
-        found = self.post.exchange(self._addressed(sent), Done)
-        done = {c: f for c, f in found.items() if isinstance(f, Done)}
-        if real:
-            self.scores |= {c: (f.accuracy, f.loss) for c, f in done.items() if f.accuracy >= 0}
-        kept = self._screened(order, done)
+        kept = self._sent(
+            order, {m.client: self._frame(order, m, ticket, score=real) for m in order.members}
+        )
         for member in order.members:
             if member.client in kept:
                 yield self._results(order, member, kept[member.client], ticket)
+
+    def _sent(self, order: Order, sent: dict[int, frames.Order]) -> dict[int, Done]:
+        """Uploads that came in time and are what they should be."""
+        self.released()
+        found = self.post.exchange(self._addressed(sent), Done)
+        done = {c: f for c, f in found.items() if isinstance(f, Done)}
+        if order.round >= 0:
+            self.scores |= {c: (f.accuracy, f.loss) for c, f in done.items() if f.accuracy >= 0}
+        return self._screened(order, done)
+
+    def _summed(self, order: Order, ticket: int, secure: Secure) -> Iterator[Results]:
+        """Uploads under masks: nothing but their sum is learnt, or nothing at all."""
+        round = MaskedRound(self.post, secure, self.where, ticket)
+        weigh, real = not order.uniform, order.round >= 0
+        try:
+            sealed = round.seal([m.client for m in order.members])
+            here = [m for m in order.members if m.client in sealed.members]
+            sent = {m.client: self._frame(order, m, ticket, score=real) for m in here}
+            done = self._sent(
+                order,
+                {
+                    c: replace(f, among=sealed.members, sealed=sealed.for_(c), weigh=weigh)
+                    for c, f in sent.items()
+                },
+            )
+            if len(done) < self.needed(len(order.members)):
+                raise NoSumError(f"{len(done)} uploads came, too few for the round")
+            yield shared_out(order, done, round.open(sealed, done), ticket)
+        except NoSumError as error:
+            text = f"round {self.post.round}: no sum was opened: {error}"
+            self.post.ledger.event("no sum", text, round=self.post.round)
 
     def ask(self, order: Order, question: Callable[..., Tree], payload: Tree) -> list[Tree]:
         part = order.program.method.index(getattr(question, "__self__"))  # noqa: B009
@@ -155,7 +190,8 @@ class GridEngine:
 
     def _reason(self, order: Order, client: int, frame: Done) -> str:
         model = order.model
-        if frame.delta.shape != model.theta.shape or frame.delta.dtype != model.theta.dtype:
+        dtype = model.theta.dtype if self.secure is None else torch.int64
+        if frame.delta.shape != model.theta.shape or frame.delta.dtype != dtype:
             return f"shape {tuple(frame.delta.shape)}, expected {tuple(model.theta.shape)}"
         if frame.stats.shape != model.stats.shape:
             return f"statistics of shape {tuple(frame.stats.shape)}"
@@ -164,6 +200,8 @@ class GridEngine:
         if not 0 < frame.count <= self.rows(client):
             return f"a weight of {frame.count:g}, and it said it had {self.rows(client):g} rows"
         leaves = [frame.delta, frame.stats, *tree.leaves(frame.payloads)]
+        if self.secure is not None and any(leaf.dtype != dtype for leaf in leaves):
+            return "not masked"
         if not all(bool(x.isfinite().all()) for x in leaves if x.is_floating_point()):
             return "not finite"
         return ""
@@ -171,9 +209,9 @@ class GridEngine:
     def _too_far(self, good: dict[int, Done]) -> dict[int, str]:
         """Uploads much longer than the median of the round's, where there are enough of them."""
         factor = self.post.rules.norm_factor
-        norms = {c: float(torch.linalg.vector_norm(f.delta)) for c, f in good.items()}
-        if not factor or len(norms) < 4:
+        if not factor or len(good) < 4 or self.secure is not None:
             return {}
+        norms = {c: float(torch.linalg.vector_norm(f.delta)) for c, f in good.items()}
         bound = factor * statistics.median(norms.values())
         return {
             c: f"norm {norm:.3g}, more than {factor:g} times the median of its round"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, get_type_hints
+from typing import Any, ClassVar, get_args, get_type_hints
 
 from torch import Tensor
 
@@ -63,6 +63,9 @@ class Order:
     sent: Tree
     payload: Tree  # of the question
     endings: Tree  # payloads of the sessions' ends
+    among: Ints = ()  # members whose masks cancel; empty: an upload in the clear
+    sealed: Tree = ()  # what each of them has entrusted to this member
+    weigh: bool = True  # masked uploads are weighed before they are added up
 
 
 @dataclass(frozen=True)
@@ -99,15 +102,74 @@ class Sorry:
     reason: str
 
 
-Frame = Hello | Card | Order | Done | Answer | Sorry
+@dataclass(frozen=True)
+class KeysPlease:
+    """Server to node: make keys for the masks of one order."""
+
+    nonce: str
+    member: int
+    ticket: int
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Node to server: the public halves, for masks and for sealing."""
+
+    nonce: str
+    member: int
+    mask: Tensor
+    seal: Tensor
+
+
+@dataclass(frozen=True)
+class Peers:
+    """Server to node: everybody's keys; entrust them with shares of your secrets."""
+
+    nonce: str
+    member: int
+    ticket: int
+    members: Ints
+    masks: Tree
+    seals: Tree
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Node to server: one sealed share for each of the peers, in their order."""
+
+    nonce: str
+    member: int
+    sealed: Tree
+
+
+@dataclass(frozen=True)
+class Unmask:
+    """Server to node: these uploads have come; open their sum."""
+
+    nonce: str
+    member: int
+    ticket: int
+    alive: Ints
+
+
+@dataclass(frozen=True)
+class Opened:
+    """Node to server: a share for each member of the order, of what opens the sum and no more."""
+
+    nonce: str
+    member: int
+    shares: Tree
+
+
+Down = Hello | Order | KeysPlease | Peers | Unmask
+Up = Card | Done | Answer | Sorry | Keys | Shares | Opened
+Frame = Down | Up
 
 
 class _Form:
     """Field names of every kind of frame: plain values, and trees."""
 
-    kinds: ClassVar[dict[str, type]] = {
-        c.__name__: c for c in (Hello, Card, Order, Done, Answer, Sorry)
-    }
+    kinds: ClassVar[dict[str, type]] = {c.__name__: c for c in (*get_args(Down), *get_args(Up))}
     hints: ClassVar[dict[str, dict[str, Any]]] = {
         name: get_type_hints(kind) for name, kind in kinds.items()
     }

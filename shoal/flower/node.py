@@ -16,8 +16,21 @@ from shoal.engines import base
 from shoal.engines.loop import question_view, train_one
 from shoal.flower import frames
 from shoal.flower.agreement import Agreement
-from shoal.flower.frames import Answer, Card, Done, Frame, Hello, Order, Sorry
+from shoal.flower.cannot import CannotError
+from shoal.flower.frames import (
+    Answer,
+    Card,
+    Done,
+    Frame,
+    Hello,
+    KeysPlease,
+    Order,
+    Peers,
+    Sorry,
+    Unmask,
+)
 from shoal.flower.keys import Key
+from shoal.flower.masker import Masker
 from shoal.flower.memory import Kept, MemoryDisk
 from shoal.flower.own_data import NodeData
 from shoal.flower.wire import WireError, vocabulary
@@ -29,10 +42,6 @@ from shoal.types import ClientData, Model
 
 SCORE = "score"  # the question that is no part's: how good is this model?
 SLACK = 64 << 20  # bytes of an order beyond what its models need
-
-
-class CannotError(Exception):
-    """Why a node does not do what it was told; the sentence goes to the server."""
 
 
 @dataclass
@@ -56,6 +65,8 @@ class Node:
         self.disk = MemoryDisk(self.home / "memory", self.words)
         size = sum(t.numel() * t.element_size() for t in plan.initial)
         self.limit = SLACK + 16 * size
+        secure = self.agreement.secure
+        self.masker = None if secure is None else Masker(secure)
         self._lock = threading.Lock()
         self._recall()
 
@@ -75,10 +86,19 @@ class Node:
     def _handle(self, frame: Frame) -> Frame:
         if isinstance(frame, Hello):
             return self._introduce(frame)
+        if isinstance(frame, KeysPlease | Peers | Unmask):
+            return self._mask(frame)
         if not isinstance(frame, Order):
             raise CannotError(f"a node takes no {type(frame).__name__}")
         order, kept = self._order(frame)
         return self._ask(frame, order) if frame.question else self._train(frame, order, kept)
+
+    def _mask(self, frame: KeysPlease | Peers | Unmask) -> Frame:
+        if self.masker is None:
+            raise CannotError("this member has not agreed to secure aggregation")
+        if isinstance(frame, KeysPlease):
+            return self.masker.keys(frame)
+        return self.masker.shares(frame) if isinstance(frame, Peers) else self.masker.opening(frame)
 
     # ---- hello ----
     def _introduce(self, hello: Hello) -> Card:
@@ -173,6 +193,8 @@ class Node:
 
     def _train(self, frame: Order, order: base.Order, ended: int) -> Done:
         private = self.agreement.privacy
+        if self.masker is not None and not frame.among:
+            raise CannotError("this member sends uploads as part of a sum only")
         scored = frame.score and private is None
         accuracy, loss = self._score(order.model) if scored else (-1.0, 0.0)
         results = train_one(order, order.members[0])
@@ -197,6 +219,8 @@ class Node:
                 raise CannotError("this method sends more than what privacy protects")
             noisy = private.protected(done.delta)
             done = replace(done, delta=noisy, count=1.0, steps=1, samples=1)
+        if self.masker is not None:
+            done = self.masker.masked(frame, done, self.program.method)
         return done if self.twist is None else self.twist(done)
 
     def _score(self, model: Model) -> tuple[float, float]:
@@ -215,6 +239,8 @@ class Node:
             rows = len(self.data.validation) if self.data.validation is not None else 0
             found = torch.tensor([accuracy, loss, rows], dtype=torch.float64)
             return Answer(frame.nonce, frame.member, found)
+        if self.masker is not None:
+            raise CannotError("a member of a secure federation answers no questions")
         parts = self.program.method.parts
         asked = (
             getattr(parts[frame.part], frame.question, None) if frame.part < len(parts) else None

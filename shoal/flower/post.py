@@ -12,7 +12,7 @@ from flwr.app import Array, ArrayRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from shoal.flower import frames
-from shoal.flower.frames import Card, Frame, Hello, Order, Sorry
+from shoal.flower.frames import Card, Down, Frame, Order, Sorry
 from shoal.flower.keys import signed_by
 from shoal.flower.ledger import Ledger
 from shoal.flower.pull import Reply, pull_bounded
@@ -79,12 +79,12 @@ class Post:
     def nonce() -> str:
         return secrets.token_hex(16)
 
-    def send(self, frames_: Iterable[tuple[Address, Hello | Order]]) -> dict[str, _Sent]:
+    def send(self, frames_: Iterable[tuple[Address, Down]]) -> dict[str, _Sent]:
         """Messages on their way, by their id."""
         pairs = list(frames_)
         messages = []
         for address, frame in pairs:
-            kind = "query" if isinstance(frame, Hello) or frame.question else "train"
+            kind = "train" if isinstance(frame, Order) and not frame.question else "query"
             ttl = 4 * self.rules.deadline + 60.0
             content, group = envelope(frames.pack(frame)), str(self.round)
             messages.append(Message(content, address.node, kind, ttl=ttl, group_id=group))
@@ -94,7 +94,7 @@ class Post:
 
     def exchange(
         self,
-        orders: Mapping[Address, Hello | Order],
+        orders: Mapping[Address, Down],
         accept: type,
         deadline: float | None = None,
         enough: float | None = None,

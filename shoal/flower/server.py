@@ -67,15 +67,20 @@ class Server:
         initial = self.federation.initial
         size = sum(t.numel() * t.element_size() for t in initial)
         words = vocabulary(self.settings.method)
+        secure = self.agreement.secure
+        size *= 1 if secure is None else 2  # masked numbers have 64 bits
         self.post = Post(self.grid, self.rules, self.ledger, words, size)
         roster = Roster(self.folder / "roster.json")
         self.presence = Presence(
             self.post, roster, self.ledger, self.rules, self.agreement.digest, initial.theta
         )
-        self.engine = GridEngine(self.post, self.presence.where, self.presence.rows)
+        self.engine = GridEngine(self.post, self.presence.where, self.presence.rows, secure=secure)
+        self.engine.needed = lambda cohort: self.settings.guard.needed(cohort)
         self.account: Account | None = None
         if self.agreement.privacy is not None:
             self._protect(self.agreement.privacy)
+        if secure is not None:
+            self._need(secure.at_least)
         if saved:
             self._resumed()
 
@@ -83,11 +88,15 @@ class Server:
         """Uploads weigh the same, and a round has as many of them as the noise counts on."""
         guard = replace(self.settings.guard, quorum=privacy.shared_by)
         self.settings = replace(self.settings, guard=guard, uniform=True)
-        needed = max(privacy.shared_by, self.rules.min_members)
-        start = max(needed, self.rules.start_members)
-        self.rules = replace(self.rules, min_members=needed, start_members=start)
+        self._need(privacy.shared_by)
         self.account = Account(privacy, self.folder / "releases.json")
         self.engine.released = self.account.release
+
+    def _need(self, members: int) -> None:
+        """Rounds only with so many members."""
+        needed = max(members, self.rules.min_members)
+        start = max(needed, self.rules.start_members)
+        self.rules = replace(self.rules, min_members=needed, start_members=start)
 
     def _fresh(self) -> Federation:
         first = self.world.at(0)

@@ -236,6 +236,8 @@ class Divergence(Part):
     Deviations: weighted as the average is; FedInit's own is the one with uniform weights.
     """
 
+    individual_norms: ClassVar[bool] = True
+
     def report(self, view: ServerView) -> dict[str, Tensor]:
         uploads = view.uploads
         assert uploads is not None

@@ -1,0 +1,134 @@
+"""The server's half of secure aggregation: who has keys, who sent, and what opens the sum.
+
+Four exchanges: keys, sealed shares, masked uploads, opening. A member may fall silent at any of
+them. As long as a threshold of members is left the sum of those who sent is opened; otherwise the
+attempt ends, by name, with nothing learnt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import torch
+from flwr.common.secure_aggregation.crypto.shamir import combine_shares
+from flwr.supercore.primitives.asymmetric import bytes_to_public_key, public_key_to_bytes
+from torch import Tensor
+
+from shoal import tree
+from shoal.flower import masks
+from shoal.flower.frames import Done, Down, Keys, KeysPlease, Opened, Peers, Shares, Unmask
+from shoal.flower.post import Address, Post
+from shoal.flower.secure import Secure
+
+Reply = TypeVar("Reply")
+
+
+class NoSumError(Exception):
+    """Why the sum of a round was not opened; the sentence goes to the log."""
+
+
+@dataclass(frozen=True)
+class Sealed:
+    """Members that take part, their public keys, and what they have entrusted to one another."""
+
+    members: tuple[int, ...]
+    keys: dict[int, bytes]  # of the masks
+    shares: dict[int, dict[int, Tensor]]  # from -> to -> sealed share
+    threshold: int
+
+    def for_(self, member: int) -> tuple[Tensor, ...]:
+        return tuple(self.shares[source][member] for source in self.members)
+
+
+@dataclass(frozen=True)
+class MaskedRound:
+    """One order under masks."""
+
+    post: Post
+    secure: Secure
+    where: Callable[[int], Address | None]
+    ticket: int
+
+    def _exchange(self, sent: dict[int, Down], accept: type[Reply]) -> dict[int, Reply]:
+        places = {member: self.where(member) for member in sent}
+        orders = {place: sent[member] for member, place in places.items() if place is not None}
+        found = self.post.exchange(orders, accept)
+        return {m: f for m, f in found.items() if isinstance(f, accept)}
+
+    def seal(self, members: Sequence[int]) -> Sealed:
+        """The first two exchanges."""
+        nonce = self.post.nonce
+        keys = self._exchange({m: KeysPlease(nonce(), m, self.ticket) for m in members}, Keys)
+        first = tuple(sorted(keys))
+        self._enough(first, self.secure.at_least, "made keys")
+        publics = tuple(keys[m].mask for m in first), tuple(keys[m].seal for m in first)
+        sent = {m: Peers(nonce(), m, self.ticket, first, *publics) for m in first}
+        shares: dict[int, dict[int, Tensor]] = {}
+        for member, reply in self._exchange(dict(sent), Shares).items():
+            if isinstance(reply.sealed, tuple) and len(reply.sealed) == len(first):
+                shares[member] = dict(zip(first, reply.sealed, strict=True))
+        second, threshold = tuple(sorted(shares)), self.secure.threshold(len(first))
+        self._enough(second, threshold, "shared their secrets")
+        known = {m: masks.unpacked(keys[m].mask) for m in second}
+        return Sealed(second, known, shares, threshold)
+
+    def open(self, sealed: Sealed, done: dict[int, Done]) -> list[Tensor]:
+        """The sums of deltas, statistics and payload leaves of ``done``."""
+        alive = tuple(sorted(done))
+        self._enough(alive, sealed.threshold, "sent an upload")
+        asked = {m: Unmask(self.post.nonce(), m, self.ticket, alive) for m in alive}
+        found = self._exchange(dict(asked), Opened)
+        fits = {m: f.shares for m, f in found.items() if _fits(f.shares, sealed)}
+        self._enough(tuple(fits), sealed.threshold, "helped to open the sum")
+        uploads = [_leaves(done[m]) for m in alive]
+        words = masks.joined(uploads[0])
+        for upload in uploads[1:]:
+            words = words + masks.joined(upload)
+        helpers = [fits[m] for m in sorted(fits)][: sealed.threshold]
+        total = masks.from_words(words - self._masks(sealed, set(alive), helpers, words.size))
+        if float(total.abs().max()) > masks.LIMIT:
+            raise NoSumError("the sum makes no sense: a member's shares or upload were not true")
+        return masks.split(total, uploads[0])
+
+    def _masks(
+        self, sealed: Sealed, alive: set[int], helpers: list[tuple[Tensor, ...]], size: int
+    ) -> masks.Words:
+        """What is left of the masks in the sum: own ones, and those shared with the silent."""
+        left = np.zeros(size, np.uint64)
+        try:
+            for place, member in enumerate(sealed.members):
+                secret = combine_shares([masks.unpacked(shares[place]) for shares in helpers])
+                if member in alive:
+                    left = left + masks.stream(secret, size)
+                    continue
+                key = masks.from_secret(secret)
+                if public_key_to_bytes(key.public_key()) != sealed.keys[member]:
+                    raise ValueError("another key")
+                for peer in alive:
+                    other = bytes_to_public_key(sealed.keys[peer])
+                    left = left + masks.pair_mask(key, other, peer < member, size)
+        except ValueError:
+            raise NoSumError(f"the shares of {self.post.ledger.name(member)}'s secret do not fit "
+                             "together") from None  # fmt: skip
+        return left
+
+    def _enough(self, members: tuple[int, ...], needed: int, did: str) -> None:
+        if len(members) < needed:
+            names = ", ".join(self.post.ledger.name(m) for m in members) or "nobody"
+            raise NoSumError(f"only {names} {did}, and {needed} members are needed for a sum")
+
+
+def _leaves(done: Done) -> list[Tensor]:
+    return [done.delta, done.stats, *tree.leaves(done.payloads)]
+
+
+def _fits(shares: object, sealed: Sealed) -> bool:
+    whole = isinstance(shares, tuple) and len(shares) == len(sealed.members)
+    return whole and all(_is_share(share) for share in shares)  # type: ignore[attr-defined]
+
+
+def _is_share(share: object) -> bool:
+    return isinstance(share, Tensor) and share.dtype == torch.uint8 and share.dim() == 1
