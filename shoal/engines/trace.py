@@ -89,10 +89,10 @@ def compile_step(
             fast = plain
     shapes = [t.shape for t in (*carry, *fixed)]
     number = 0.0 if rate is None else float(fixed[rate])
-    ways: list[Way] = [_by_python(written.bind, batch) for written in (plain, fast)]
-    if fast is plain or not _agree(*ways, carry, fixed, number):
+    recorded = _by_python(plain.bind, batch)
+    if fast is plain or not _agree(recorded, _by_python(fast.bind, batch), carry, fixed, number):
         return Replay(plain, shapes, False)
-    if fast.script and not _agree(ways[0], _by_script(fast.script, batch), carry, fixed, number):
+    if fast.script and not _agree(recorded, _by_script(fast.script, batch), carry, fixed, number):
         fast = fast._replace(script=None)
     return Replay(fast, shapes, True)
 

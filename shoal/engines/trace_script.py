@@ -61,7 +61,7 @@ class Script:
         """Do all steps; ``carry`` is updated in place."""
         moving = [steps.pool, steps.rows, *steps.columns]
         # As written: an optimised order would come after some calls only, and change bits then.
-        with torch.jit.optimized_execution(False):
+        with torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
             self._unit.run(
                 list(carry), list(fixed), self._constants, moving, steps.shape, steps.many, rate
             )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import cache
+from os import getpid
 from typing import NamedTuple
 
 import torch
@@ -24,30 +27,74 @@ class Scores(NamedTuple):
     loss: float
 
 
-def batches(task: Task, data: ClientData) -> Iterator[tuple[slice, Batch]]:
-    """The samples of a set, as many at once as are quickest."""
+def slices(task: Task, data: ClientData) -> list[slice]:
+    """Parts of a set, as many rows at once as are quickest."""
     many = ROWS if task.stackable else IMAGES
-    x = gathered(data)
-    for begin in range(0, len(data), many):
-        part = slice(begin, begin + many)
-        yield part, Batch(x[part], data.labels[part])
+    return [slice(begin, begin + many) for begin in range(0, len(data), many)]
 
 
-@torch.inference_mode()
+def batches(data: ClientData, parts: Sequence[slice]) -> Iterator[tuple[slice, Batch]]:
+    kept = gathered(data)
+    for part in parts:
+        x = data.pool.x.index_select(0, data.rows[part]) if kept is None else kept[part]
+        yield part, Batch(x, data.labels[part])
+
+
 def evaluate(task: Task, model: Model, data: ClientData) -> Scores:
     """Scores of ``model`` on ``data``, batch by batch; rows weigh as ``data.weight`` says."""
     loss = correct = total = 0.0
-    for part, batch in batches(task, data):
-        weight = _weight(data, part, batch)
-        outputs = task.forward(model.theta, batch, model.stats, False)
-        loss += float((task.row_losses(outputs, batch) * weight).sum(dtype=torch.float64))
-        if task.classes is not None:
-            hits = (outputs.logits.argmax(-1) == batch.y) * weight
-            correct += float(hits.sum(dtype=torch.float64))
-        total += float(weight.sum(dtype=torch.float64))
+    for part in _on_both_cores(task, model, data):  # in their order, whoever ran them
+        loss, correct, total = loss + part.loss, correct + part.correct, total + part.weight
     if total == 0.0:
         return Scores(None, float("nan"))
     return Scores(None if task.classes is None else correct / total, loss / total)
+
+
+class _Sums(NamedTuple):
+    """Of one batch."""
+
+    loss: float
+    correct: float
+    weight: float
+
+
+def _on_both_cores(task: Task, model: Model, data: ClientData) -> list[_Sums]:
+    """The sums of every batch; a second thread takes half of them where threads are one core each.
+
+    A module's tensors are exchanged while it runs, so that thread has a task of its own.
+    """
+    twin: Task | None = getattr(task, "twin", None)
+    parts = slices(task, data)
+    if twin is None or len(parts) < 2 or torch.get_num_threads() > 1 or data.rows.is_cuda:
+        return _sums(task, model, data, parts)
+    gathered(data)  # by one thread, before two of them want it
+    middle = len(parts) // 2
+    later = _second_thread(getpid()).submit(_sums, twin, model, data, parts[middle:])
+    try:
+        return _sums(task, model, data, parts[:middle]) + later.result()
+    finally:
+        wait([later])  # never leave it running on the twin
+
+
+@cache
+def _second_thread(process: int) -> ThreadPoolExecutor:
+    """One a process: a fork has none of its parent's threads."""
+    return ThreadPoolExecutor(1, "evaluate", lambda: torch.set_num_threads(1))
+
+
+@torch.inference_mode()
+def _sums(task: Task, model: Model, data: ClientData, parts: Sequence[slice]) -> list[_Sums]:
+    found = []
+    for part, batch in batches(data, parts):
+        weight = _weight(data, part, batch)
+        outputs = task.forward(model.theta, batch, model.stats, False)
+        loss = float((task.row_losses(outputs, batch) * weight).sum(dtype=torch.float64))
+        correct = 0.0
+        if task.classes is not None:
+            hits = (outputs.logits.argmax(-1) == batch.y) * weight
+            correct = float(hits.sum(dtype=torch.float64))
+        found.append(_Sums(loss, correct, float(weight.sum(dtype=torch.float64))))
+    return found
 
 
 def _weight(data: ClientData, part: slice, batch: Batch) -> Tensor:

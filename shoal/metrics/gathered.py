@@ -8,15 +8,15 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from shoal.types import ClientData
 
-KEPT_BYTES = 2**26  # larger sets are copied anew every time, so that memory stays bounded
+KEPT_BYTES = 2**26  # larger sets are copied batch by batch, so that memory stays bounded
 
 # Row numbers -> (the pool's samples, those rows of them). A world hands out the same row numbers
 # for as long as nothing changes; when it drops them, the copy goes too.
 _copies: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
 
-def gathered(data: ClientData) -> Tensor:
-    """``pool.x[rows]``; consecutive rows are a view and cost nothing."""
+def gathered(data: ClientData) -> Tensor | None:
+    """``pool.x[rows]``; consecutive rows are a view and cost nothing. None if that is too much."""
     rows, x = data.rows, data.pool.x
     if _consecutive(rows):
         return x[int(rows[0]) : int(rows[0]) + len(rows)] if len(rows) else x[:0]
@@ -24,10 +24,10 @@ def gathered(data: ClientData) -> Tensor:
     if known is not None and known[0] is x:
         found: Tensor = known[1]
         return found
-    copied = x.index_select(0, rows)
-    if copied.numel() * copied.element_size() <= KEPT_BYTES:
-        _copies[rows] = (x, copied)
-    return copied
+    if len(rows) * x[0].numel() * x.element_size() > KEPT_BYTES:
+        return None
+    _copies[rows] = (x, x.index_select(0, rows))
+    return gathered(data)
 
 
 def _consecutive(rows: Tensor) -> bool:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from shoal.metrics.evaluate import Scores, batches, evaluate
+from shoal.metrics.evaluate import Scores, batches, evaluate, slices
 from shoal.metrics.side_by_side import side_by_side
 from shoal.task import Task
 from shoal.types import ClientData, Model
@@ -26,7 +26,7 @@ class RowScores(NamedTuple):
 @torch.inference_mode()
 def row_scores(task: Task, model: Model, data: ClientData, outputs: bool = False) -> RowScores:
     hits, losses, kept = [], [], []
-    for _, batch in batches(task, data):
+    for _, batch in batches(data, slices(task, data)):
         found = task.forward(model.theta, batch, model.stats, False)
         losses.append(task.row_losses(found, batch))
         if task.classes is not None:

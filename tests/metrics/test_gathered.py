@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from shoal.metrics import gathered as module
+from shoal.metrics.evaluate import batches
 from shoal.metrics.gathered import gathered
 from shoal.types import ClientData, Pool
 
@@ -23,7 +24,7 @@ def test_consecutive_rows_are_a_view() -> None:
     data = pool()
     for rows in ([3, 4, 5], [9], []):
         found = gathered(chosen(rows, data))
-        assert torch.equal(found, data.x[rows])
+        assert found is not None and torch.equal(found, data.x[rows])
         assert not rows or found.data_ptr() == data.x[rows[0]].data_ptr()
 
 
@@ -32,7 +33,7 @@ def test_other_rows_are_copied_once_and_forgotten_with_the_set() -> None:
     for rows in ([1, 2, 4], [2, 1, 3], [1, 1, 3], [0, 2, 1, 3]):
         mine = chosen(rows, data)
         first = gathered(mine)
-        assert torch.equal(first, data.x[rows])
+        assert first is not None and torch.equal(first, data.x[rows])
         assert gathered(mine) is first
     before = len(module._copies)
     del mine
@@ -42,10 +43,13 @@ def test_other_rows_are_copied_once_and_forgotten_with_the_set() -> None:
 def test_the_same_rows_of_another_pool_are_other_samples() -> None:
     mine = chosen([1, 4], pool())
     other = ClientData(Pool(-mine.pool.x, mine.pool.y), mine.rows, mine.labels, 2.0)
-    assert torch.equal(gathered(mine), -gathered(other))
+    first, second = gathered(mine), gathered(other)
+    assert first is not None and second is not None and torch.equal(first, -second)
 
 
 def test_large_sets_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "KEPT_BYTES", 8)
     mine = chosen([1, 4], pool())
-    assert gathered(mine) is not gathered(mine)
+    assert gathered(mine) is None
+    [(_, batch)] = batches(mine, [slice(0, 2)])
+    assert torch.equal(batch.x, mine.pool.x[[1, 4]])
