@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from copy import copy, deepcopy
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -88,6 +89,13 @@ class ModuleTask:
         convolutions = any(isinstance(m, nn.Conv1d | nn.Conv2d | nn.LSTM) for m in module.modules())
         store("stackable", not (convolutions or getattr(module, "one_by_one", False)))
         store("looked_up", getattr(module, "looked_up", None))
+
+    @cached_property
+    def twin(self) -> ModuleTask:
+        """The same task with a module of its own, for a second thread."""
+        twin = copy(self)
+        object.__setattr__(twin, "module", deepcopy(self.module))
+        return twin
 
     def initial(self, seed: int) -> Model:
         with torch.random.fork_rng(devices=[]):

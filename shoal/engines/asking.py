@@ -62,6 +62,6 @@ class Asker:
         carry = Carry(x, stats.clone().unsqueeze(0), (), (), vector.new_zeros(1))
         rows: Batch = tree.apply(lambda leaf: leaf.unsqueeze(0), batch)
         replay, flat, fixed = self._compiled.step(
-            given, stats.new_zeros(0), carry, rows, number, (), order.clock(0)
+            given, stats.new_zeros(0), carry, rows, number, (), order.clock(0), lambda: rows
         )
         return replay.bind(flat, fixed)

@@ -26,13 +26,16 @@ def steps_an_epoch(order: Order, rows: int) -> int:
     return -(-rows // batch_rows(order, rows))
 
 
-def epoch_order(order: Order, clients: list[int], counts: list[int], epoch: int) -> torch.Tensor:
-    """``[C, max rows]`` positions of each client's rows in the order of this epoch."""
+def epoch_order(
+    order: Order, clients: list[int], counts: list[int], epoch: int, most: int | None = None
+) -> torch.Tensor:
+    """``[C, max rows]`` positions of each client's rows in the order of this epoch; with ``most``,
+    no more than so many of them."""
     sizes = np.asarray(counts, dtype=np.int64)
     if not order.shuffle:
-        return torch.arange(int(sizes.max())).expand(len(counts), -1)
+        return torch.arange(int(sizes.max()))[:most].expand(len(counts), -1)
     key = rng.keys(order.seed, rng.Purpose.ORDER, order.round, clients, epoch)
-    return torch.from_numpy(rng.permutations(key, sizes))
+    return torch.from_numpy(rng.permutations(key, sizes, most))
 
 
 def padded_batch(data: ClientData, positions: torch.Tensor, length: int, weighted: bool) -> Batch:

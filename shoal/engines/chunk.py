@@ -178,15 +178,26 @@ class Chunk:
         """Rows, labels and weights of all clients in the order of one epoch."""
         if not self.order.shuffle:
             return self.rows, self.labels, self.weights
+        width = self._read()
         draw: Callable[[Order, list[int], list[int]], Tensor]
         draw = lambda order, clients, where: _widened(  # noqa: E731
-            epoch_order(order, clients, [self.counts[i] for i in where], epoch), self.rows.shape[1]
+            epoch_order(order, clients, [self.counts[i] for i in where], epoch, width), width
         )
         positions = self._by_owner(draw)
         index = positions.reshape(*positions.shape, *(1,) * (self.labels.dim() - 2))
         labels = self.labels.gather(1, index.expand(*positions.shape, *self.labels.shape[2:]))
         weights = None if self.weights is None else self.weights.gather(1, positions)
         return self.rows.gather(1, positions), labels, weights
+
+    def _read(self) -> int:
+        """How many rows a client takes in an epoch, at most."""
+        most = 0
+        for seat, count in zip(self.seats, self.counts, strict=True):
+            cap = seat.member.steps
+            most = max(
+                most, count if cap is None else min(count, cap * batch_rows(self.order, count))
+            )
+        return most
 
     def noise(self, epoch: int, step: int, begin: int, end: int) -> tuple[Tree, ...]:
         """Every part's noise for clients ``begin..end``."""

@@ -129,8 +129,12 @@ class Compiled:
         rate: Tensor,
         noise: tuple[Tree, ...],
         clock: Clock,
+        real: Callable[[], Batch],
     ) -> tuple[Replay, list[Tensor], list[Tensor]]:
-        """The replay for these shapes, and the carry and fixed tensors to bind it to."""
+        """The replay for these shapes, and the carry and fixed tensors to bind it to.
+
+        ``batch`` may be tensors without memory; ``real`` makes those that a new trace is tried on.
+        """
         flat = tree.leaves(carry)
         fixed = [rate, *tree.leaves((given, start))]
         moving = tree.leaves((batch, noise))
@@ -141,6 +145,9 @@ class Compiled:
         names, known = self._steps.get(shape, ((), {}))
         key = clock.key(names)
         if key not in known:
+            batch = real()
+            moving = tree.leaves((batch, noise))
+            moving = moving if self.stacked else [t[0] for t in moving]
             replay = self._compile(given, start, carry, batch, noise, clock, flat, fixed, moving)
             names = tuple(sorted({*names, *clock.read}))
             key = clock.key(names)

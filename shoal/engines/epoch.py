@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import NamedTuple
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from shoal.engines.base import Order
 from shoal.engines.batches import batch_rows
+from shoal.engines.trace_script import Steps
 from shoal.types import Batch
 
 GATHER_BYTES = 2**20
@@ -54,34 +55,29 @@ class Epoch:
     labels: Tensor
     weights: Tensor | None
 
-    def blocks(self, steps: int) -> Iterator[list[Tensor]]:
-        """The tensors of the regular steps' batches, ``[C, B, ...]`` each.
+    def steps(self, count: int) -> Steps:
+        """What the regular steps read, ``[C, B, ...]`` each.
 
-        Several steps are gathered at once, as many as stay in the cache, with the step as the
-        first axis, so that a step's batch is contiguous and costs no call of its own.
+        Several are gathered at once, as many as stay in the cache, with the step as the first
+        axis, so that a step's batch is contiguous and costs no call of its own.
         """
-        if not steps:
-            return
         x, clients = self.pool_x, len(self.counts)
         length = batch_rows(self.order, self.counts[0])
         row_bytes = x[0].numel() * x.element_size() if len(x) else 1
         many = max(1, GATHER_BYTES // (row_bytes * clients * length))
-        columns = [self.labels]
+        shape = (clients, count, length)
+        columns = [self.rows, self.labels]
         if self.weights is not None:
             columns.append(self.weights)
-        elif self.order.pad:
-            columns.append(torch.ones(self.rows.shape, dtype=self.order.model.theta.dtype))
-        for first in range(0, steps, many):
-            count = min(many, steps - first)
-            span = slice(first * length, (first + count) * length)
-            shape = (clients, count, length)
-            rows = self.rows[:, span].reshape(shape).transpose(0, 1)
-            gathered = x.index_select(0, rows.reshape(-1))
-            stepwise = [gathered.view(count, clients, length, *x.shape[1:])]
-            for column in columns:
-                cut = column[:, span].reshape(*shape, *column.shape[2:])
-                stepwise.append(cut.transpose(0, 1).contiguous())
-            yield from map(list, zip(*(t.unbind(0) for t in stepwise), strict=True))
+        stepwise = [
+            column[:, : count * length].reshape(*shape, *column.shape[2:]).transpose(0, 1)
+            for column in columns
+        ]
+        if self.weights is None and self.order.pad:
+            one = torch.ones((), dtype=self.order.model.theta.dtype, device=x.device)
+            stepwise.append(one.expand(count, clients, length))
+        rows, *rest = [column.contiguous() for column in stepwise]
+        return Steps(x, rows.view(count, -1), rest, [clients, length, *x.shape[1:]], many)
 
     def batch(self, piece: Piece, step: int, begin: int, end: int) -> Batch:
         """``[end - begin, length, ...]`` rows of this step for some clients of a piece."""

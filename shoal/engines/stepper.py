@@ -13,6 +13,8 @@ from shoal.engines.base import Results, spans
 from shoal.engines.chunk import Chunk
 from shoal.engines.compiled import Compiled, given_rows, rows_of
 from shoal.engines.epoch import Piece
+from shoal.engines.trace import Replay
+from shoal.engines.trace_script import Steps
 from shoal.tree import Tree
 from shoal.types import Batch
 
@@ -84,17 +86,34 @@ class _Stepper:
         self.shuffled = active.chunk.epoch(epoch)
         self.bound: dict[tuple[int, int, int], Callable[..., object]] = {}
 
-    def regular_steps(self, steps: int) -> None:
+    def regular_steps(self, count: int) -> None:
         """Steps that all clients take with full batches: no look-ups inside the loop."""
-        clients, run, value = len(self.active.where), None, self.value
-        stacked, noisy = self.compiled.stacked, self.compiled.program.noisy
-        for step, moving in enumerate(self.shuffled.blocks(steps)):
-            noise = self._noise(step, 0, clients) if noisy else ()
+        if not count:
+            return
+        clients, stacked = len(self.active.where), self.compiled.stacked
+        steps = self.shuffled.steps(count)
+        if self.compiled.program.noisy:
+            self._noisy_steps(steps, clients)
+            return
+        real: Callable[[], Batch] = lambda: Batch(*next(steps.batches()))  # noqa: E731
+        replay, carry, fixed = self._replay(0, clients, Batch(*steps.like()), (), real)
+        steps = steps if stacked else steps.alone()
+        if replay.script is not None:
+            replay.script(carry, fixed, steps, self.value)
+            return
+        run = replay.bind(carry, fixed)
+        for moving in steps.batches():
+            run(moving, self.value)
+
+    def _noisy_steps(self, steps: Steps, clients: int) -> None:
+        """Noise is drawn for every step."""
+        run = None
+        for step, moving in enumerate(steps.batches()):
+            noise = self._noise(step, 0, clients)
             if run is None:
                 run = self._bind(0, clients, Batch(*moving), noise)
-            if noisy:
-                moving += tree.leaves(noise)
-            run(moving if stacked else [t[0] for t in moving], value)
+            moving += tree.leaves(noise)
+            run(moving if self.compiled.stacked else [t[0] for t in moving], self.value)
 
     def _noise(self, step: int, begin: int, end: int) -> tuple[Tree, ...]:
         return self.active.chunk.noise(self.epoch, step, begin, end)
@@ -115,13 +134,22 @@ class _Stepper:
     def _bind(
         self, begin: int, end: int, batch: Batch, noise: tuple[Tree, ...]
     ) -> Callable[..., object]:
+        replay, carry, fixed = self._replay(begin, end, batch, noise, lambda: batch)
+        return replay.bind(carry, fixed)
+
+    def _replay(
+        self,
+        begin: int,
+        end: int,
+        batch: Batch,
+        noise: tuple[Tree, ...],
+        real: Callable[[], Batch],
+    ) -> tuple[Replay, list[Tensor], list[Tensor]]:
+        """The step of some clients, and the tensors to run it on."""
         active = self.active
         given, start, carry = active.given, active.start, active.carry
         if end - begin < len(active.where):
             given, carry = given_rows(given, begin, end), rows_of(carry, begin, end)
             start = start[begin:end] if start.dim() == 2 else start
         clock = active.chunk.order.clock(self.epoch)
-        replay, flat, fixed = self.compiled.step(
-            given, start, carry, batch, self.rate, noise, clock
-        )
-        return replay.bind(flat, fixed)
+        return self.compiled.step(given, start, carry, batch, self.rate, noise, clock, real)

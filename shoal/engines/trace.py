@@ -20,13 +20,15 @@ from shoal.engines import trace_rules
 from shoal.engines.inplace import make_plan
 from shoal.engines.trace_blocks import use_blocks
 from shoal.engines.trace_clean import clean
-from shoal.engines.trace_emit import Bind, Run, write
+from shoal.engines.trace_emit import Bind, Run, Written, write
 from shoal.engines.trace_layouts import match_layouts, weight_first
 from shoal.engines.trace_nodes import value
 from shoal.engines.trace_scale import scale_last
+from shoal.engines.trace_script import Script, Steps
 
 Tensors = Sequence[Tensor]
 Step = Callable[[list[Tensor], list[Tensor], list[Tensor]], list[Tensor]]
+Way = Callable[[list[Tensor], list[Tensor], float], None]  # to do a step, the carry in place
 
 # Tracing changes global state of torch, so one thread at a time.
 _TRACING = threading.Lock()
@@ -40,14 +42,16 @@ class Replay:
     """A compiled step. It owns nothing but code and constants, so threads may share it.
 
     ``source`` is the generated Python, for the curious; ``rewritten`` is false when the rewritten
-    step did not reproduce the recorded one, and the recording is replayed as it is.
+    step did not reproduce the recorded one, and the recording is replayed as it is. ``script`` does
+    all steps of an epoch in one call, or is None where only :meth:`bind` is to be had.
     """
 
-    def __init__(self, bind: Bind, source: str, shapes: list[torch.Size], rewritten: bool) -> None:
-        self._bind = bind
+    def __init__(self, written: Written, shapes: list[torch.Size], rewritten: bool) -> None:
+        self._bind = written.bind
         self._shapes = shapes
-        self.source = source
+        self.source = written.source
         self.rewritten = rewritten
+        self.script = written.script
 
     def bind(self, carry: Tensors, fixed: Tensors) -> Run:
         """The step for these tensors: ``run(batch, rate)`` updates ``carry`` in place.
@@ -85,9 +89,13 @@ def compile_step(
         except Exception:  # a rewriting must never be the reason that training fails
             fast = plain
     shapes = [t.shape for t in (*carry, *fixed)]
-    if fast is not plain and _agree(plain[0], fast[0], carry, fixed, batch, rate):
-        return Replay(*fast, shapes, True)
-    return Replay(*plain, shapes, False)
+    number = 0.0 if rate is None else float(fixed[rate])
+    recorded = _by_python(plain.bind, batch)
+    if fast is plain or not _agree(recorded, _by_python(fast.bind, batch), carry, fixed, number):
+        return Replay(plain, shapes, False)
+    if fast.script and not _agree(recorded, _by_script(fast.script, batch), carry, fixed, number):
+        fast = fast._replace(script=None)
+    return Replay(fast, shapes, True)
 
 
 def record(function: Callable[..., list[Tensor]], tensors: Tensors) -> Callable[..., list[Tensor]]:
@@ -149,7 +157,7 @@ def _mutates(module: fx.GraphModule) -> bool:
 
 def _write(
     recorded: fx.GraphModule, counts: tuple[int, int, int], rate: int | None, *, rewrite: bool
-) -> tuple[Bind, str]:
+) -> Written:
     module = fx.GraphModule(recorded, _copied(recorded.graph))
     nodes = [n for n in module.graph.nodes if n.op == "placeholder"]
     carry, rest = nodes[: counts[0]], nodes[counts[0] :]
@@ -202,19 +210,30 @@ def _rewrite(module: fx.GraphModule, theta: fx.Node) -> None:
     module.graph.lint()
 
 
-def _agree(
-    plain: Bind, fast: Bind, carry: Tensors, fixed: Tensors, batch: Tensors, rate: int | None
-) -> bool:
-    """Whether the rewritten step does what the recorded one does, on the tensors at hand."""
-    number = 0.0 if rate is None else float(fixed[rate])
+def _by_python(bind: Bind, batch: Tensors) -> Way:
+    return lambda carry, fixed, rate: bind(carry, fixed)(list(batch), rate)
+
+
+def _by_script(script: Script, batch: Tensors) -> Way:
+    """One step of an epoch whose pool is this batch."""
+    x = batch[0]
+    pool = x.reshape(1, -1)  # one row that holds them all
+    columns = [t.unsqueeze(0) for t in batch[1:]]
+    row = torch.zeros(1, 1, dtype=torch.long, device=x.device)
+    steps = Steps(pool, row, columns, list(x.shape), 1)
+    return lambda carry, fixed, rate: script(carry, fixed, steps, rate)
+
+
+def _agree(expected: Way, found: Way, carry: Tensors, fixed: Tensors, rate: float) -> bool:
+    """Whether one way to do a step does what another does, on the tensors at hand."""
     results: list[list[Tensor]] = []
     with torch.inference_mode():
-        for bind in (plain, fast):
+        for way in (expected, found):
             own = [t.clone() for t in carry]
             try:
-                bind(own, list(fixed))(list(batch), number)
+                way(own, list(fixed), rate)
             except Exception:
-                if bind is plain:
+                if way is expected:
                     raise
                 return False
             results.append(own)

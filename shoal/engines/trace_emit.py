@@ -12,7 +12,7 @@ import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import MethodDescriptorType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx
@@ -22,6 +22,7 @@ from shoal.engines.inplace import OVER_FIRST, Plan
 from shoal.engines.trace_blocks import accumulate, assemble
 from shoal.engines.trace_lines import block_line, with_deletions
 from shoal.engines.trace_nodes import aten, dtype, is_view, op_name, shape
+from shoal.engines.trace_script import Script, script
 
 Run = Callable[[list[Tensor], float], None]
 Bind = Callable[[list[Tensor], list[Tensor]], Run]
@@ -195,9 +196,17 @@ class Writer:
         return name
 
 
+class Written(NamedTuple):
+    """A step as Python, and all steps of an epoch as one call where that can be said."""
+
+    bind: Bind
+    source: str
+    script: Script | None
+
+
 def write(
     module: fx.GraphModule, plan: Plan, inputs: dict[str, list[fx.Node]], *, bindings: bool = True
-) -> tuple[Bind, str]:
+) -> Written:
     """The function ``bind`` and its source."""
     writer = Writer(plan, module, bindings)
     for letter, nodes in inputs.items():
@@ -210,10 +219,13 @@ def write(
             writer.emit(node)
     for home, new in plan.copies():
         writer.add(None, f"{writer.names[home]}.copy_({writer.names[new]})", "", writer.names[new])
-    source = _source(writer, {k: len(v) for k, v in inputs.items()})
+    counts = {k: len(v) for k, v in inputs.items()}
+    source = _source(writer, counts)
     space = dict(writer.globals)
     exec(compile(source, "<traced step>", "exec"), space)
-    return space["bind"], source
+    lines = [line for line, _, _ in writer.body]
+    loop = script(writer.head, lines, writer.globals, counts) if bindings and counts["b"] else None
+    return Written(space["bind"], source, loop)
 
 
 def _source(writer: Writer, counts: dict[str, int]) -> str:
@@ -228,4 +240,4 @@ def _source(writer: Writer, counts: dict[str, int]) -> str:
     return "\n".join([*lines, "    return run", ""])
 
 
-__all__ = ["Bind", "Run", "write"]
+__all__ = ["Bind", "Run", "Written", "write"]

@@ -22,6 +22,7 @@ from shoal.engines.trace_nodes import (
     swap,
 )
 
+_REGISTER = 16  # numbers in a vector register
 _ARITHMETIC: dict[str, Any] = {
     "neg": operator.neg,
     "mul": operator.mul,
@@ -59,21 +60,54 @@ def simplify_losses(graph_module: fx.GraphModule) -> None:
         spread, output, dim = node.args[0], node.args[1], node.args[2]
         if not _one_target(graph_module, spread, dim, node):
             continue
-        index, scale = spread.args[2], spread.args[3]
+        scale = spread.args[3]
         with graph.inserting_before(node):
-            minus_one = torch.full(shape(index), -1.0, dtype=dtype(node))
             lone = op_name(output) == "_log_softmax" and all(
                 user is node or not user.users for user in output.users
             )
-            soft = (
-                insert(graph, aten._softmax.default, output.args[0], dim, False)
-                if lone
-                else insert(graph, aten.exp.default, output)
-            )
-            stored = store_constant(graph_module, minus_one, node)
-            off = insert(graph, aten.scatter_add.default, soft, dim, index, stored)
+            logits = output.args[0] if lone else None
+            if logits is not None and _few_classes(logits, dim):
+                off = _off_target_first(graph_module, logits, spread.args[2], node)
+            else:
+                soft = (
+                    insert(graph, aten._softmax.default, logits, dim, False)
+                    if lone
+                    else insert(graph, aten.exp.default, output)
+                )
+                off = _off_target(graph_module, soft, dim, spread.args[2], node)
             swap(node, insert(graph, aten.mul.Tensor, off, _negated(graph_module, scale, graph)))
     graph.eliminate_dead_code()
+
+
+def _off_target(
+    graph_module: fx.GraphModule, soft: fx.Node, dim: int, index: fx.Node, like: fx.Node
+) -> fx.Node:
+    """``softmax - onehot``."""
+    minus_one = torch.full(shape(index), -1.0, dtype=dtype(like))
+    stored = store_constant(graph_module, minus_one, like)
+    return insert(graph_module.graph, aten.scatter_add.default, soft, dim, index, stored)
+
+
+def _few_classes(logits: fx.Node, dim: int) -> bool:
+    """Fewer than fill a vector register: over such a last axis torch is many times slower."""
+    axes = len(shape(logits))
+    return axes > 1 and dim % axes == axes - 1 and 2 < shape(logits)[-1] < _REGISTER
+
+
+def _off_target_first(
+    graph_module: fx.GraphModule, logits: fx.Node, index: fx.Node, like: fx.Node
+) -> fx.Node:
+    """``softmax - onehot`` with the classes as the first axis in memory."""
+    graph, axes = graph_module.graph, len(shape(logits))
+    forth, back = [axes - 1, *range(axes - 1)], [*range(1, axes), 0]
+    turned = insert(graph, aten.permute.default, logits, forth)
+    soft = insert(graph, aten._softmax.default, turned, 0, False)
+    if op_name(index) == "unsqueeze" and index.args[1] in (-1, axes - 1):
+        places = insert(graph, aten.unsqueeze.default, index.args[0], 0)
+    else:
+        places = insert(graph, aten.permute.default, index, forth)
+    off = _off_target(graph_module, soft, 0, places, like)
+    return insert(graph, aten.permute.default, off, back)
 
 
 def _one_target(graph_module: fx.GraphModule, spread: Any, dim: Any, node: fx.Node) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 from torch import fx
 
 from shoal.engines.trace_blocks import accumulate
-from shoal.engines.trace_nodes import is_number, is_view, op_name, same_kind
+from shoal.engines.trace_nodes import base, is_number, is_view, op_name, same_kind
 from shoal.engines.trace_rules import times
 
 # Linear in their first argument, whatever the others are.
@@ -25,7 +25,7 @@ def scale_last(graph: fx.Graph) -> None:
     """Move numeric factors of gradients into the update that ends them."""
     for node in list(graph.nodes):
         # Only behind a softmax: a factor next to the update is better off where it is.
-        if op_name(node) != "mul" or op_name(node.args[0]) != "scatter_add":
+        if op_name(node) != "mul" or op_name(_seen(node.args[0])) != "scatter_add":
             continue
         source, factor = node.args
         if is_number(factor) and same_kind(source, node):
@@ -36,6 +36,10 @@ def scale_last(graph: fx.Graph) -> None:
                 with graph.inserting_before(update):
                     scale = times(graph, update.args[1], factor)
                 update.update_arg(1, scale)
+
+
+def _seen(node: Any) -> Any:
+    return base(node) if isinstance(node, fx.Node) else node
 
 
 def _only_update(start: fx.Node) -> fx.Node | None:

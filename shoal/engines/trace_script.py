@@ -1,0 +1,117 @@
+"""All steps of an epoch as one call that Python takes no part in.
+
+The lines of a traced step are valid TorchScript as they stand, so they are put inside a loop over
+batches and handed to torch's own interpreter. That saves Python's share of every operator, and two
+threads that train two chunks do not wait for each other's turn at Python's lock.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from types import BuiltinFunctionType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+
+_ARGUMENTS = "carry: List[Tensor], fixed: List[Tensor], known: List[Tensor], steps: List[Tensor]"
+
+
+class Steps(NamedTuple):
+    """What the steps of an epoch read, one step a row: rows of a pool, and further columns."""
+
+    pool: Tensor
+    rows: Tensor  # [steps, rows of a batch]
+    columns: list[Tensor]  # [steps, ...] each: labels, weights
+    shape: list[int]  # of the gathered samples of one step
+    many: int  # steps whose samples are gathered at once
+
+    def like(self) -> list[Tensor]:
+        """Tensors without memory, laid out as one step's."""
+        shapes = [(self.shape, self.pool.dtype), *((c.shape[1:], c.dtype) for c in self.columns)]
+        return [torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in shapes]
+
+    def batches(self) -> Iterator[list[Tensor]]:
+        """The tensors of every step, for those who take steps one by one."""
+        columns = [column.unbind(0) for column in self.columns]
+        for first in range(0, len(self.rows), self.many):
+            rows = self.rows[first : first + self.many]
+            found = self.pool.index_select(0, rows.reshape(-1)).view(len(rows), *self.shape)
+            for i, x in enumerate(found.unbind(0), first):
+                yield [x, *(column[i] for column in columns)]
+
+    def alone(self) -> Steps:
+        """Of the only client, without an axis for it."""
+        return self._replace(columns=[c[:, 0] for c in self.columns], shape=self.shape[1:])
+
+
+class Script:
+    """The compiled loop. Threads may share it."""
+
+    def __init__(self, source: str, constants: list[Tensor]) -> None:
+        self.source, self._constants = source, constants
+        self._unit = torch.jit.CompilationUnit(source)
+
+    def __call__(
+        self, carry: Sequence[Tensor], fixed: Sequence[Tensor], steps: Steps, rate: float
+    ) -> None:
+        """Do all steps; ``carry`` is updated in place."""
+        moving = [steps.pool, steps.rows, *steps.columns]
+        # As written: an optimised order would come after some calls only, and change bits then.
+        with torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
+            self._unit.run(
+                list(carry), list(fixed), self._constants, moving, steps.shape, steps.many, rate
+            )
+
+
+def script(
+    head: Sequence[str], body: Sequence[str], known: Mapping[str, Any], counts: Mapping[str, int]
+) -> Script | None:
+    """The loop over these lines, or None where TorchScript cannot say what they say."""
+    constants = {name: thing for name, thing in known.items() if isinstance(thing, Tensor)}
+    words = {name: _word(name, thing) for name, thing in known.items() if name not in constants}
+    lines = [
+        f"def run({_ARGUMENTS}, shape: List[int], many: int, rate: float):",
+        *_named("c", counts["c"], "carry"),
+        *_named("f", counts["f"], "fixed"),
+        *(f"    {name} = known[{k}]" for k, name in enumerate(constants)),
+        *(f"    {line}" for line in head),
+        "    rows = steps[1]",
+        *(f"    b{k}s = steps[{k + 1}].unbind(0)" for k in range(1, counts["b"])),
+        "    for first in range(0, rows.size(0), many):",
+        "        count = min(many, rows.size(0) - first)",
+        "        chosen = rows.narrow(0, first, count).reshape(-1)",
+        "        b0s = steps[0].index_select(0, chosen).view([count] + shape).unbind(0)",
+        "        for i in range(count):",
+        "            b0 = b0s[i]",
+        *(f"            b{k} = b{k}s[first + i]" for k in range(1, counts["b"])),
+        *(f"            {line}" for line in body),
+    ]
+    source = re.sub(r"\bG\d+_\w+", lambda m: words.get(m[0]) or m[0], "\n".join(lines) + "\n")
+    try:
+        return Script(source, list(constants.values()))
+    except (RuntimeError, NotImplementedError):
+        return None
+
+
+def _named(letter: str, count: int, source: str) -> list[str]:
+    return [f"    {letter}{k} = {source}[{k}]" for k in range(count)]
+
+
+def _word(name: str, thing: Any) -> str:
+    """How TorchScript calls something that the traced code knows by a name of its own."""
+    if isinstance(thing, OpOverload | BuiltinFunctionType):
+        return f"torch.ops.aten.{name.split('_', 1)[1]}"
+    if isinstance(thing, torch.dtype | torch.layout):
+        return str(thing)
+    if isinstance(thing, torch.device):
+        return f'torch.device("{thing}")'
+    if isinstance(thing, float) and not math.isfinite(thing):
+        return f'float("{thing}")'
+    return ""
+
+
+__all__ = ["Script", "Steps", "script"]
