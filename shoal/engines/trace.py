@@ -21,6 +21,7 @@ from shoal.engines.inplace import make_plan
 from shoal.engines.trace_blocks import use_blocks
 from shoal.engines.trace_clean import clean
 from shoal.engines.trace_emit import Bind, Run, Written, write
+from shoal.engines.trace_layouts import match_layouts, weight_first
 from shoal.engines.trace_nodes import value
 from shoal.engines.trace_scale import scale_last
 from shoal.engines.trace_script import Script, Steps
@@ -201,6 +202,8 @@ def _rewrite(module: fx.GraphModule, theta: fx.Node) -> None:
     trace_rules.simplify_losses(module)
     trace_rules.pool_before_relu(module.graph)
     clean(module)
+    match_layouts(module.graph)
+    weight_first(module.graph)
     use_blocks(module, theta)
     scale_last(module.graph)
     trace_rules.scale_inside_sums(module.graph)
