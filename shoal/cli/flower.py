@@ -30,13 +30,18 @@ def new(
     config: Path = typer.Option(..., "--config", help="A shoal config (YAML)."),
     changes: list[str] = typer.Option([], "--set", metavar="KEY=VALUE", help="Change a key of it."),
     publisher: str = typer.Option("shoal", help="The publisher that Flower's app format asks for."),
+    secure: int = typer.Option(
+        0, metavar="N", help="Secure aggregation: the server sees sums of N uploads or more only."
+    ),
 ) -> None:
     """Write a ready Flower app from a config."""
     _needs_flower()
     from shoal.config import load
     from shoal.flower.new_app import write_app
+    from shoal.flower.secure import Secure
 
-    agreed = write_app(folder, load(config, changes), publisher=publisher)
+    rule = Secure(secure) if secure else None
+    agreed = write_app(folder, load(config, changes), publisher=publisher, secure=rule)
     typer.echo(f"Wrote {folder}. What members agree to is in {agreed}.")
     typer.echo(f"Try it on this machine: shoal flower up {folder} --nodes 5")
 
