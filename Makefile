@@ -12,7 +12,7 @@ STAMP  := $(VENV)/.setup-torch-$(TORCH)
 TORCH_VERSION := $(BIN)/python -c "from importlib.metadata import version; print(version('torch'))"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-flower lint bench bench-methods bench-seeds bench-scaling bench-peers docs clean
+.PHONY: help setup demo test test-slow test-flower lint bench bench-methods bench-seeds bench-scaling bench-peers bench-flower docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -45,7 +45,7 @@ demo: setup ## two minutes: a small drifting federation, a table and a picture
 	@$(BIN)/shoal demo
 
 # Two workers on one thread each: torch's own threads would only fight over the cores.
-test: setup ## unit tests and laws, doctests, kill-and-resume
+test: setup ## unit tests and laws, doctests, kills of runs and of a small real federation
 	@$(TIERS) \
 	  "unit and laws" 'OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not kill and not slow"' \
 	  "doctests"      '$(BIN)/python -m pytest -q --doctest-modules shoal' \
@@ -80,6 +80,9 @@ bench-scaling: setup ## how a round grows with clients, members and parameters
 
 bench-peers: setup ## shoal beside Flower, pfl, fedjax and JAX, each installed in .peers
 	@$(BIN)/python -m benchmarks.peers.race
+
+bench-flower: setup ## rounds a second of a real federation beside plain Flower's FedAvg
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -s tests/flower/test_speed.py
 
 docs: setup ## build the documentation site into build/site
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -q && echo build/site/index.html

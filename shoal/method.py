@@ -70,6 +70,7 @@ class Method:
                 (part.individual_norms, "measures single uploads"),
                 (part.fills("upload") and part.reduction is Reduction.STACK,
                  "keeps what every client sends apart"),
+                (part.asks, "asks single clients"),
                 (any(part.fills(s) for s in ("ask", "route", "regroup")),
                  "treats every client by itself"),
             ):  # fmt: skip

@@ -115,6 +115,12 @@ class Part:
     eager_reason: ClassVar[str] = ""  # why it cannot be vectorised, if it cannot
 
     @property
+    def asks(self) -> bool:
+        """Whether it has questions that clients answer one by one."""
+        own = (getattr(type(self), name) for name in dir(type(self)))
+        return any(getattr(value, "is_question", False) for value in own)
+
+    @property
     def train_data(self) -> bool:
         """Whether slots outside the step need all of the client's training data."""
         return False

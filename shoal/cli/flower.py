@@ -30,15 +30,20 @@ def new(
     config: Path = typer.Option(..., "--config", help="A shoal config (YAML)."),
     changes: list[str] = typer.Option([], "--set", metavar="KEY=VALUE", help="Change a key of it."),
     publisher: str = typer.Option("shoal", help="The publisher that Flower's app format asks for."),
+    secure: int = typer.Option(
+        0, metavar="N", help="Secure aggregation: the server sees sums of N uploads or more only."
+    ),
 ) -> None:
     """Write a ready Flower app from a config."""
     _needs_flower()
     from shoal.config import load
     from shoal.flower.new_app import write_app
+    from shoal.flower.secure import Secure
 
-    agreed = write_app(folder, load(config, changes), publisher=publisher)
+    rule = Secure(secure) if secure else None
+    agreed = write_app(folder, load(config, changes), publisher=publisher, secure=rule)
     typer.echo(f"Wrote {folder}. What members agree to is in {agreed}.")
-    typer.echo(f"Try it on this machine: shoal flower up {folder} --nodes 5 -o {folder}-up")
+    typer.echo(f"Try it on this machine: shoal flower up {folder} --nodes 5")
 
 
 @app.command()
@@ -141,9 +146,11 @@ def node(
 
 @app.command()
 def up(
-    folder: Path = typer.Argument(help="An app of shoal flower new."),
+    folder: Path = typer.Argument(Path(), help="An app of shoal flower new (default: here)."),
     nodes: int = typer.Option(5, min=0, help="Members to start on this machine (0: none)."),
-    out: Path = typer.Option(..., "-o", "--out", help="Keys, logs and the run go here."),
+    out: Path | None = typer.Option(
+        None, "-o", "--out", help="Keys, logs and the run go here (default: FOLDER-up)."
+    ),
     rounds: int | None = typer.Option(None, min=1, help="Rounds (default: what the app says)."),
     changes: list[str] = typer.Option(
         [], "--set", metavar="KEY=VALUE", help="A key of [tool.flwr.app.config]: --set deadline=30"
@@ -162,9 +169,10 @@ def up(
     from shoal.flower.up import free_port
 
     agreement_of(folder)
-    place = Place(out)
+    # beside the app, not in it: Flower sends what is in the app to the SuperLink
+    place = Place(out or folder.resolve().with_name(f"{folder.resolve().name}-up"))
     if place.settings.exists():
-        raise UserError(f"{out} is in use; go on with: shoal flower resume {out}")
+        raise UserError(f"{place.path} is in use; go on with: shoal flower resume {place.path}")
     settings = _settings(changes)
     if rounds is not None:
         settings["num-server-rounds"] = rounds
@@ -175,9 +183,9 @@ def up(
     try:
         bring_up(place, wanted, hosts, typer.echo)
     except KeyboardInterrupt:
-        typer.echo(f"Stopped. Go on with: shoal flower resume {out}")
+        typer.echo(f"Stopped. Go on with: shoal flower resume {place.path}")
         raise typer.Exit(130) from None
-    status(out)
+    status(place.path)
 
 
 def _settings(changes: list[str]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ def methods(
         parts = " | ".join(entry["parts"]) or "no parts: plain averaging"
         able = "" if entry["vectorises"] else f"; engine loop only: {entry['why_not']}"
         why = entry["why_individual"]
-        each = f"; needs every upload by itself: {why}" if why else ""
+        each = f"; needs single uploads or answers: {why}" if why else ""
         second = f"[dim]{parts}; weights by {entry['weights']}{able}{each}[/dim]"
         table.add_row(entry["name"], f"{entry['paper']}\n{second}")
     Console().print(table)

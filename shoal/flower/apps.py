@@ -73,6 +73,9 @@ def _settings(context: Context) -> dict[str, str]:
 def _node(path: Path, settings: tuple[tuple[str, str], ...]) -> Node:
     """The node of these settings; a process makes it once."""
     given, agreed = dict(settings), load(path)
+    if agreed.secure is not None:
+        raise UserError("secure aggregation needs shoal flower node: a stock SuperNode starts a "
+                        "new process for every message, which forgets the keys")  # fmt: skip
     if SIMULATED in given:
         return _simulated(path, agreed, int(given[SIMULATED]), Path(given[OUT]).absolute())
     missing = [name for name in ("key", "name", "home") if name not in given]

@@ -11,6 +11,7 @@ from shoal.config.subject import dataset_of
 from shoal.errors import UserError
 from shoal.flower.agreement import Agreement, Expects
 from shoal.flower.rules import Rules
+from shoal.flower.secure import Secure
 from shoal.rundir import dump_yaml, write_text
 
 SERVER = '''"""The server: shoal's loop over Flower's grid."""
@@ -82,6 +83,7 @@ def write_app(
     expects: Expects | None = None,
     publisher: str = "shoal",
     rules: Rules | None = None,
+    secure: Secure | None = None,
 ) -> Path:
     """The app directory; nothing is written if anything is wrong."""
     if folder.exists() and any(folder.iterdir()):
@@ -90,7 +92,7 @@ def write_app(
         raise UserError("a problem has no data that nodes could bring; give a config with a model")
     name = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-") or "federation"
     package = name.replace("-", "_")
-    agreed = Agreement(expects or expected_of(config), config)
+    agreed = Agreement(expects or expected_of(config), config, secure=secure)
     plan = agreed.plan()  # every check that can fail fails here
     inside = folder / package
     inside.mkdir(parents=True)

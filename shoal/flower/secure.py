@@ -40,7 +40,7 @@ class Secure:
     def check(self, method: Method, norm: float | None) -> None:
         """Refuse what cannot work on a sum."""
         if method.beyond_sums:
-            raise UserError(f"secure: method {method.name!r} needs every upload by itself "
+            raise UserError(f"secure: method {method.name!r} needs single uploads or answers "
                             f"({method.beyond_sums}), and a sum hides them")  # fmt: skip
         if norm is not None:
             raise UserError("secure: guard.norm bounds every upload by itself, and a sum hides "

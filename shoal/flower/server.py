@@ -63,6 +63,7 @@ class Server:
         self.ledger = Ledger(self.folder, self.say)
         self.federation = saved.federation if saved else self._fresh()
         self.sessions = Sessions(self.rules.settle)
+        self._begins = False  # a session whose first round was not finished yet
         self.watch = Watch(self.rules.rollback)
         initial = self.federation.initial
         size = sum(t.numel() * t.element_size() for t in initial)
@@ -137,7 +138,8 @@ class Server:
         here = self._wait(self.rules.min_members if round else self.rules.start_members)
         members, new = self.sessions.members_of_round(here)
         self.world.sizes = {m: card.rows for m, card in self.presence.cards.items()}
-        moment = self.world.open(round, members, new)
+        self._begins = self._begins or new
+        moment = self.world.open(round, members, self._begins)
         if new:
             self.watch.forget()
             names = ", ".join(self.ledger.name(m) for m in members)
@@ -191,6 +193,7 @@ class Server:
             text = f"round {round}: too few uploads were accepted; trying again"
             self.ledger.event("abandoned", text, round=round, attempts=report.attempts)
             return False
+        self._begins = False
         trial.round = round + 1
         self.federation = self._judged(before, trial)
         seconds = time.perf_counter() - began

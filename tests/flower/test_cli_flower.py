@@ -54,6 +54,16 @@ def test_new_writes_what_flower_expects(made: Path) -> None:
     assert len(build_fab_from_disk(made)) > 1000
 
 
+def test_new_with_secure_aggregation(made: Path, tmp_path: Path) -> None:
+    words = ["--config", str(tmp_path / "c.yaml"), "--secure", "3"]
+    assert call("new", str(tmp_path / "sums"), *words).exit_code == 0
+    agreed = load(tmp_path / "sums" / "sums" / "federation.yaml")
+    assert agreed.secure is not None and agreed.secure.at_least == 3
+    refused = call("new", str(tmp_path / "krum"), *words, "--set", "method=krum")
+    assert isinstance(refused.exception, UserError) and "single uploads" in str(refused.exception)
+    assert not (tmp_path / "krum").exists()
+
+
 def test_new_does_not_write_over_things(made: Path, tmp_path: Path) -> None:
     again = call("new", str(made), "--config", str(tmp_path / "c.yaml"))
     assert isinstance(again.exception, UserError) and "not empty" in str(again.exception)
@@ -106,7 +116,7 @@ def test_secure_unless_spelled_out(tmp_path: Path) -> None:
 def test_methods_say_who_needs_every_upload() -> None:
     found = json.loads(CliRunner().invoke(app, ["methods", "--json"]).output)
     needs = {entry["name"] for entry in found if entry["individual_uploads"]}
-    assert {"krum", "median", "fedgh", "hypcluster"} <= needs
-    assert not {"fedavg", "scaffold", "flash", "special", "dynamic_init"} & needs
+    assert {"krum", "median", "fedgh", "hypcluster", "scaffold"} <= needs
+    assert not {"fedavg", "fedinit", "flash", "special", "dynamic_init"} & needs
     shown = " ".join(CliRunner().invoke(app, ["methods"]).output.split())
-    assert "needs every upload by itself: Krum compares single uploads" in shown
+    assert "needs single uploads or answers: Krum compares single uploads" in shown

@@ -165,6 +165,29 @@ def test_departure_and_return_are_sessions(tmp_path: Path) -> None:
     assert any("node-1 came back as member 1" in text for text in small.events("arrival"))
 
 
+def test_session_whose_first_round_fails_still_begins(tmp_path: Path) -> None:
+    small = Small(tmp_path)
+    server = small.server(num_server_rounds=4)
+    event = server.ledger.event
+
+    def sick(twist: Callable[[Done], Done] | None) -> None:
+        small.grid.down.add(101)
+        for node in small.grid.nodes.values():
+            node.twist = twist
+
+    def noted(kind: str, text: str, **more: Any) -> None:
+        event(kind, text, **more)
+        if kind == "abandoned":
+            sick(None)
+
+    server.ledger.event = noted  # type: ignore[method-assign]
+    small.after(server, 1, lambda: sick(scaled(float("nan"))))
+    server.play()
+    assert len(small.events("abandoned")) == 1 and len(small.events("session")) == 2
+    assert [server.world.at(round).session for round in range(4)] == [0, 0, 1, 1]
+    assert server.world.at(2).shift is not None
+
+
 def test_settle_waits_for_a_change_to_last(tmp_path: Path) -> None:
     small = Small(tmp_path)
     server = small.server(num_server_rounds=6, settle=1)

@@ -139,12 +139,14 @@ def mutated(draw: random.Random, blob: bytes) -> bytes:
 
 def test_ten_thousand_broken_frames() -> None:
     """No crash, no hang, and no memory beyond a small multiple of the frame's own length."""
-    draw, whole = random.Random(0), frames.pack(done())
-    refused = 0
+    draw, refused = random.Random(0), 0
+    words = (torch.zeros(40, dtype=torch.uint8),) * 3
+    kinds = (done(), frames.Keys("n", 1, *words[:2]), frames.Opened("n", 1, words))
+    wholes = [frames.pack(frame) for frame in kinds]
     tracemalloc.start()
     try:
         for _ in range(10_000):
-            blob = mutated(draw, whole)
+            blob = mutated(draw, draw.choice(wholes))
             tracemalloc.reset_peak()
             before = tracemalloc.get_traced_memory()[0]
             try:
