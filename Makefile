@@ -12,10 +12,11 @@ STAMP  := $(VENV)/.setup-torch-$(TORCH)
 TORCH_VERSION := $(BIN)/python -c "from importlib.metadata import version; print(version('torch'))"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-flower lint bench bench-methods bench-seeds bench-scaling bench-peers bench-flower docs clean
+.PHONY: help setup demo test test-slow test-flower lint docs clean \
+  bench bench-engines bench-w3 bench-methods bench-seeds bench-scaling bench-peers bench-flower
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 
 setup: $(STAMP) ## make .venv with pinned versions (again when a pin changes)
 
@@ -68,6 +69,12 @@ lint: setup ## ruff, mypy --strict, import layers
 
 bench: setup ## peers and engines side by side, one line a workload
 	@$(BIN)/python -m benchmarks.run
+
+bench-engines: setup ## every engine on the same rounds, and whether auto takes the best
+	@$(BIN)/python -m benchmarks.engines
+
+bench-w3: setup ## how near the convolutional workload comes to a matrix product's rate
+	@$(BIN)/python -m benchmarks.roofline_w3
 
 bench-methods: setup ## what a method costs beside FedAvg
 	@$(BIN)/python -m benchmarks.methods

@@ -106,6 +106,7 @@ class ModuleTask:
     def resized(self, layout: Layout) -> ModuleTask:
         """The same network over tensors of other sizes, for one client at a time."""
         other = copy(self)
+        vars(other).pop("twin", None)  # it has the sizes of this one
         object.__setattr__(other, "layout", layout)
         object.__setattr__(other, "stackable", False)
         return other
