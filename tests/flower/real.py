@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -154,9 +154,11 @@ class Real:
         path.write_text(str(round))
         path.replace(self.folder / "hold")
 
-    def until_held(self, index: int, round: int) -> None:
-        """Until a member has trained in a round and waits with its upload."""
-        self.until(lambda: self.said(index, f"holds round {round}\n") > 0, f"hold of {index}")
+    def until_held(self, members: Iterable[int], round: int) -> None:
+        """Until these members have trained in a round and wait with their uploads."""
+        text = f"holds round {round}\n"
+        for index in members:
+            self.until(lambda i=index: self.said(i, text) > 0, f"{index} {text}")  # type: ignore[misc]
 
     def said(self, index: int, text: str) -> int:
         """How often a member's log has some text."""
