@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from support import SmallWorld, settings_for, small_task
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from shoal import catalog
@@ -20,7 +21,9 @@ from shoal.engines.base import Results
 from shoal.engines.vectorized import Vectorized
 from shoal.federation import Federation
 from shoal.method import Method
+from shoal.part import Part
 from shoal.round import play_round
+from shoal.view import GradFn, View
 
 
 class Operations(TorchDispatchMode):
@@ -87,6 +90,22 @@ def test_a_step_more_costs_few_operations(method: Method, limit: int) -> None:
 
 CALLS_A_CLIENT = 34
 CALLS_A_STEP = 22
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneMore(Part):
+    """One operation more in a step than there need be."""
+
+    def grad(self, view: View, inner: GradFn) -> Tensor:
+        return inner(view.x).tanh()
+
+
+def test_an_operation_more_in_a_step_is_seen() -> None:
+    counts = []
+    for method in (catalog.fedavg(), Method("one more", (OneMore(),), catalog.fedavg().weights)):
+        short, long = (cost_of_a_round(method, 10, rows=rows) for rows in (8, 48))
+        counts.append((long.operations - short.operations) / 10)
+    assert counts[1] >= counts[0] + 1
 
 
 def test_an_engine_that_adds_up_gives_the_same_mean() -> None:
