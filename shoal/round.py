@@ -171,6 +171,7 @@ def _train_model(
 ) -> tuple[Accumulator, Tensor]:
     """Broadcast one model, train it, add up what comes back."""
     order = make_order(federation, settings, moment, k, jobs)
+    order = replace(order, summed=_summed(settings))
     model = order.model
     total = Accumulator(
         settings.method, model.theta.numel(), model.stats.numel(), federation.models[k].theta
@@ -191,6 +192,12 @@ def _train_model(
     report.epochs += tuple(total.epochs)
     report.norms += tuple(total.norms)
     return total, model.theta
+
+
+def _summed(settings: Settings) -> bool:
+    """Whether finite uploads are only ever added up."""
+    alone = any(part.individual_uploads for part in settings.method.parts)
+    return settings.guard.norm is None and not alone
 
 
 def _server_step(

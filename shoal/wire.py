@@ -12,7 +12,8 @@ from shoal.tree import Tree
 
 def bytes_up(settings: Settings, results: Results) -> int:
     """What these clients send: deltas, statistics and payloads."""
-    wire = round(_travelling(settings)[1] * tree.nbytes(results.delta))
+    vector = results.delta.shape[-1] * results.delta.element_size()
+    wire = round(_travelling(settings)[1] * vector * len(results.clients))
     return wire + tree.nbytes((results.stats, _counted(settings, results.payloads)))
 
 

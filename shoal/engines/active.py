@@ -135,12 +135,15 @@ def _totalled(results: Results, uniform: bool | None) -> Results:
     """With the weighted sum of the deltas, while they are in the cache."""
     if uniform is None or len(results.clients) == 1:
         return results
-    delta = results.delta
-    assert isinstance(delta, Tensor)
+    assert isinstance(results.delta, Tensor)
+    return results._replace(total=weighted_sum(results.delta, results.counts, uniform))
+
+
+def weighted_sum(delta: Tensor, counts: Sequence[float], uniform: bool) -> Tensor:
+    """The sum of the rows, each as often as it counts."""
     if uniform:
-        return results._replace(total=delta.sum(0))
-    weights = torch.tensor(results.counts, dtype=delta.dtype, device=delta.device)
-    return results._replace(total=torch.mv(delta.t(), weights))
+        return delta.sum(0)
+    return torch.mv(delta.t(), torch.tensor(counts, dtype=delta.dtype, device=delta.device))
 
 
 def _in_order(finished: list[Results], rows: list[int]) -> Results:

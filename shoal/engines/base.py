@@ -45,6 +45,7 @@ class Order:
     pad: int  # run-wide length of a ragged batch; 0: every client has equally many rows
     shuffle: bool = True
     uniform: bool | None = None  # how uploads will be weighed; None: an engine need not add up
+    summed: bool = False  # nobody looks at a single delta, as long as all of them are finite
 
     @property
     def epochs(self) -> int:
@@ -70,12 +71,13 @@ class Results(NamedTuple):
     """What some clients of an order did, stacked along the first axis, in the order's order.
 
     An engine that has the deltas in its cache may say their ``norms`` and, where the order says how
-    uploads are weighed, their weighted ``total``, taken in client order.
+    uploads are weighed, their weighted ``total``, taken in client order. Where the order wants no
+    more than that of finite deltas, ``delta`` may have no rows.
     """
 
     clients: tuple[int, ...]
     counts: tuple[float, ...]
-    delta: Tensor | Scattered  # [C, P]
+    delta: Tensor | Scattered  # [C, P], or [0, P]
     stats: Tensor  # [C, S]
     payloads: tuple[Tree, ...]
     memories: tuple[Tree, ...]

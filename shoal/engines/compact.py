@@ -104,6 +104,7 @@ class _Cut:
             sent=tree.apply(narrow, order.sent),
             members=(self.member,),
             uniform=None,
+            summed=False,
         )
 
     def back(self, results: Results, size: int) -> Results:

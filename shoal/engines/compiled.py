@@ -32,6 +32,14 @@ class Compiled:
         self.program = program
         self.stacked = stacked
         self.plain_end = not (program.fillers("client_end") or program.fillers("upload"))
+        watches = program.fillers("after_epoch") or program.fillers("stop")
+        looks = program.needs_train or program.needs_validation
+        self.plain = (
+            stacked
+            and self.plain_end
+            and program.plain_start
+            and not (watches or looks or program.noisy or program.keeps_memory)
+        )
         self._steps: dict[Any, tuple[tuple[str, ...], dict[Any, Replay]]] = {}
         self._functions: dict[Any, tuple[tuple[str, ...], dict[Any, Any]]] = {}
 

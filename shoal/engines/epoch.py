@@ -55,14 +55,14 @@ class Epoch:
     labels: Tensor
     weights: Tensor | None
 
-    def steps(self, count: int) -> Steps:
-        """What the regular steps read, ``[C, B, ...]`` each.
+    def steps(self, count: int, begin: int = 0, length: int | None = None) -> Steps:
+        """What ``count`` steps of one length read from row ``begin`` on, ``[C, B, ...]`` each.
 
         Several are gathered at once, as many as stay in the cache, with the step as the first
         axis, so that a step's batch is contiguous and costs no call of its own.
         """
         x, clients = self.pool_x, len(self.counts)
-        length = batch_rows(self.order, self.counts[0])
+        length = length or batch_rows(self.order, self.counts[0])
         row_bytes = x[0].numel() * x.element_size() if len(x) else 1
         many = max(1, GATHER_BYTES // (row_bytes * clients * length))
         shape = (clients, count, length)
@@ -70,7 +70,9 @@ class Epoch:
         if self.weights is not None:
             columns.append(self.weights)
         stepwise = [
-            column[:, : count * length].reshape(*shape, *column.shape[2:]).transpose(0, 1)
+            column[:, begin : begin + count * length]
+            .reshape(*shape, *column.shape[2:])
+            .transpose(0, 1)
             for column in columns
         ]
         if self.weights is None and self.order.pad:

@@ -13,6 +13,7 @@ from shoal.engines.base import Results, spans
 from shoal.engines.chunk import Chunk
 from shoal.engines.compiled import Compiled, given_rows, rows_of
 from shoal.engines.epoch import Piece
+from shoal.engines.plain import is_plain, run_plain
 from shoal.engines.trace import Replay
 from shoal.engines.trace_script import Steps
 from shoal.tree import Tree
@@ -22,6 +23,8 @@ from shoal.types import Batch
 def run_chunk(compiled: Compiled, chunk: Chunk) -> list[Results]:
     """The round of some clients: one result for every order of the chunk."""
     with torch.inference_mode():
+        if is_plain(compiled, chunk):
+            return [run_plain(compiled, chunk)]
         return by_order(chunk, _train(compiled, chunk))
 
 
@@ -97,13 +100,7 @@ class _Stepper:
             return
         real: Callable[[], Batch] = lambda: Batch(*next(steps.batches()))  # noqa: E731
         replay, carry, fixed = self._replay(0, clients, Batch(*steps.like()), (), real)
-        steps = steps if stacked else steps.alone()
-        if replay.script is not None:
-            replay.script(carry, fixed, steps, self.value)
-            return
-        run = replay.bind(carry, fixed)
-        for moving in steps.batches():
-            run(moving, self.value)
+        replay.all_steps(carry, fixed, steps if stacked else steps.alone(), self.value)
 
     def _noisy_steps(self, steps: Steps, clients: int) -> None:
         """Noise is drawn for every step."""

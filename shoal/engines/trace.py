@@ -64,6 +64,15 @@ class Replay:
             raise ValueError("the step was compiled for tensors of other shapes")
         return self._bind(list(carry), list(fixed))
 
+    def all_steps(self, carry: Tensors, fixed: Tensors, steps: Steps, rate: float) -> None:
+        """Do the steps of an epoch; ``carry`` is updated in place."""
+        if self.script is not None:
+            self.script(carry, fixed, steps, rate)
+            return
+        run = self.bind(carry, fixed)
+        for batch in steps.batches():
+            run(batch, rate)
+
     def __call__(
         self, carry: Tensors, fixed: Tensors, batch: Tensors, rate: float | None = None
     ) -> None:

@@ -7,12 +7,13 @@ that makes a round look at every client once more, or a step longer, shows here.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 import torch
 from support import SmallWorld, settings_for, small_task
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from shoal import catalog
@@ -20,7 +21,9 @@ from shoal.engines.base import Results
 from shoal.engines.vectorized import Vectorized
 from shoal.federation import Federation
 from shoal.method import Method
-from shoal.round import play_round
+from shoal.part import Part
+from shoal.round import RoundReport, play_round
+from shoal.view import GradFn, View
 
 
 class Operations(TorchDispatchMode):
@@ -89,25 +92,85 @@ CALLS_A_CLIENT = 34
 CALLS_A_STEP = 22
 
 
+@dataclass(frozen=True, kw_only=True)
+class OneMore(Part):
+    """One operation more in a step than there need be."""
+
+    def grad(self, view: View, inner: GradFn) -> Tensor:
+        return inner(view.x).tanh()
+
+
+def test_an_operation_more_in_a_step_is_seen() -> None:
+    counts = []
+    for method in (catalog.fedavg(), Method("one more", (OneMore(),), catalog.fedavg().weights)):
+        short, long = (cost_of_a_round(method, 10, rows=rows) for rows in (8, 48))
+        counts.append((long.operations - short.operations) / 10)
+    assert counts[1] >= counts[0] + 1
+
+
+class Watched(Vectorized):
+    """Keeps every result, with every delta or with sums only."""
+
+    def __init__(self, summed: bool) -> None:
+        super().__init__()
+        self.summed = summed
+        self.seen: list[Results] = []
+
+    def train(self, order: Any) -> Any:
+        for results in super().train(replace(order, summed=self.summed)):
+            self.seen.append(results)
+            yield results
+
+
+def watched_round(summed: bool, bad: int | None = None) -> tuple[Watched, Federation, RoundReport]:
+    """One round of six equal clients, of whom one may have data that are no numbers."""
+    world = SmallWorld(clients=6, rows=(8,))
+    if bad is not None:
+        world.train(bad, 0).pool.x[world.train(bad, 0).rows] = float("nan")
+    settings = settings_for(catalog.fedavg(), world, small_task(world=world), participation=6)
+    federation = Federation.fresh(settings, settings.task.initial(0), world.at(0), 0.1)
+    engine = Watched(summed)
+    return engine, federation, play_round(federation, settings, world.at(0), engine)
+
+
 def test_an_engine_that_adds_up_gives_the_same_mean() -> None:
     """``Results.total`` is what the rows add up to."""
-    world = SmallWorld(clients=6, rows=(8,))
-    settings = settings_for(catalog.fedavg(), world, small_task(world=world))
-    federation = Federation.fresh(settings, settings.task.initial(0), world.at(0), 0.1)
-    seen: list[Results] = []
-
-    class Watched(Vectorized):
-        def train(self, order: Any) -> Any:
-            for results in super().train(order):
-                seen.append(results)
-                yield results
-
-    play_round(federation, settings, world.at(0), Watched())
-    for results in seen:
+    for results in watched_round(summed=False)[0].seen:
         assert results.total is not None and results.norms is not None
         weighed = (results.delta * torch.tensor(results.counts)[:, None]).sum(0)
         torch.testing.assert_close(results.total, weighed)
         torch.testing.assert_close(torch.tensor(results.norms), results.delta.norm(dim=1))
+
+
+def test_deltas_that_nobody_asks_for_are_not_kept_and_change_nothing() -> None:
+    (kept, with_deltas, _), (summed, without, _) = watched_round(False), watched_round(True)
+    assert all(len(results.delta) == 0 for results in summed.seen)
+    assert [r.norms for r in kept.seen] == [r.norms for r in summed.seen]
+    assert torch.equal(with_deltas.models[0].theta, without.models[0].theta)
+
+
+def test_a_client_that_is_not_finite_is_still_left_out_of_a_sum() -> None:
+    (_, with_deltas, report), (_, without, other) = watched_round(False, 2), watched_round(True, 2)
+    assert [r.client for r in report.rejected] == [r.client for r in other.rejected] == [2]
+    assert torch.equal(with_deltas.models[0].theta, without.models[0].theta)
+    assert bool(without.models[0].theta.isfinite().all())
+
+
+def test_an_epoch_in_one_call_does_what_its_steps_do_one_by_one() -> None:
+    engine, federation, _ = watched_round(summed=True)
+    (compiled,) = (made for _, made in engine._compiled.values())
+    assert compiled is not None
+    replays = [replay for _, known in compiled._steps.values() for replay in known.values()]
+    assert replays and all(replay.script is not None for replay in replays)
+    for replay in replays:
+        replay.script = None
+    world = SmallWorld(clients=6, rows=(8,))
+    settings = settings_for(catalog.fedavg(), world, small_task(world=world), participation=6)
+    program = next(program for program, _ in engine._compiled.values())
+    settings = replace(settings, program=program)
+    again = Federation.fresh(settings, settings.task.initial(0), world.at(0), 0.1)
+    play_round(again, settings, world.at(0), engine)
+    assert torch.equal(again.models[0].theta, federation.models[0].theta)
 
 
 def test_unequal_clients_are_traced_for_few_shapes() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from shoal.engines.base import Order, Results
 from shoal.engines.loop import Loop
 from shoal.engines.remote.describe import Question
@@ -27,7 +29,8 @@ class ShareWork:
     def train(self, order: Order) -> list[Results]:
         if order.program.method.eager_reason:
             return list(self._loop.train(order))
-        return [_dense(results) for results in self._vectorized.train(order)]
+        whole = replace(order, summed=False)  # every delta travels
+        return [_dense(results) for results in self._vectorized.train(whole)]
 
     def ask(self, order: Order, question: Question) -> list[Tree]:
         return self._loop.ask(order, question.bound(order.program), question.payload)

@@ -1,0 +1,113 @@
+"""Chunks of the plain kind: start at the model, equally many steps, send the change of the model.
+
+Most rounds are made of these, so they get the shortest way: one buffer a thread for the clients'
+models, which stays in the cache from chunk to chunk, and of the deltas only the norms and the sum
+where nobody asks for more.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from shoal.engines.active import weighted_sum
+from shoal.engines.base import Results
+from shoal.engines.batches import batch_rows, steps_an_epoch
+from shoal.engines.chunk import Chunk
+from shoal.engines.compiled import Compiled
+from shoal.engines.epoch import Epoch
+from shoal.engines.trace_script import Steps
+from shoal.local import Carry, Given
+from shoal.types import Batch
+
+
+class Rooms(threading.local):
+    """A thread's own buffers for stacked models, one for each shape."""
+
+    def __init__(self) -> None:
+        self._rooms: dict[tuple[int, int, torch.dtype], Tensor] = {}
+
+    def of(self, clients: int, like: Tensor) -> Tensor:
+        key = (clients, like.numel(), like.dtype)
+        if key not in self._rooms:
+            self._rooms[key] = like.new_empty(clients, like.numel())
+        return self._rooms[key]
+
+
+_ROOMS = Rooms()
+
+
+def is_plain(compiled: Compiled, chunk: Chunk) -> bool:
+    """Whether :func:`run_plain` may run a chunk."""
+    order = chunk.order
+    return (
+        compiled.plain
+        and chunk.even
+        and order.uniform is not None
+        and len(chunk.orders) == 1
+        and len(chunk.seats) > 1
+        and not order.model.stats.numel()
+        and (order.pad == 0 or chunk.counts[0] % batch_rows(order, chunk.counts[0]) == 0)
+    )
+
+
+def run_plain(compiled: Compiled, chunk: Chunk) -> Results:
+    """The round of such a chunk."""
+    order, clients = chunk.order, len(chunk.seats)
+    theta, counts = order.model.theta, [s.member.train.count for s in chunk.seats]
+    none = ((),) * len(order.program.method.parts)
+    x = _ROOMS.of(clients, theta) if order.summed else theta.new_empty(clients, theta.numel())
+    torch.mul(theta.expand_as(x), 1, out=x)  # twice as fast as a broadcast copy
+    stats = order.model.stats.expand(clients, -1)
+    carry = Carry(x, stats, none, (), theta.new_zeros(clients))
+    given = Given(
+        theta, order.initial, order.model.stats, theta.new_tensor(counts), none, order.sent
+    )
+    for epoch in range(order.epochs):
+        _epoch(compiled, chunk, epoch, given, carry)
+    x.sub_(theta)
+    norms: list[float] = torch.linalg.vector_norm(x, dim=1).tolist()
+    total = weighted_sum(x, counts, bool(order.uniform))
+    if order.summed:
+        # somebody will have to be left out of a sum that is not finite
+        x = x.clone() if not math.isfinite(sum(norms)) else theta.new_empty(0, theta.numel())
+    steps = order.epochs * steps_an_epoch(order, chunk.counts[0])
+    return Results(
+        tuple([s.member.client for s in chunk.seats]),
+        tuple(counts),
+        x,
+        stats,
+        none,
+        none,
+        (steps,) * clients,
+        (order.epochs * chunk.counts[0],) * clients,
+        (order.epochs,) * clients,
+        tuple(norms),
+        total,
+    )
+
+
+def _epoch(compiled: Compiled, chunk: Chunk, epoch: int, given: Given, carry: Carry) -> None:
+    order, value = chunk.order, chunk.order.rates[epoch]
+    rate, clock = given.received.new_tensor(value), order.clock(epoch)
+    for steps in _all_steps(chunk.epoch(epoch), chunk.counts[0]):
+        real: Callable[[Steps], Callable[[], Batch]]
+        real = lambda some: lambda: Batch(*next(some.batches()))  # noqa: E731
+        replay, flat, fixed = compiled.step(
+            given, given.received, carry, Batch(*steps.like()), rate, (), clock, real(steps)
+        )
+        replay.all_steps(flat, fixed, steps, value)
+
+
+def _all_steps(epoch: Epoch, rows: int) -> Iterator[Steps]:
+    """Full batches, then what is left of the rows."""
+    length = batch_rows(epoch.order, rows)
+    count, rest = divmod(rows, length)
+    if count:
+        yield epoch.steps(count)
+    if rest:
+        yield epoch.steps(1, count * length, rest)
