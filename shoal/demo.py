@@ -33,16 +33,16 @@ WORLD: dict[str, Any] = {
         "swap": [[0, 1], [2, 3], [5, 6], [7, 8]],
     },
 }
-LOCAL: dict[str, Any] = {"epochs": 3, "batch": 16, "rate": 0.05, "validation": 0.2}
+LOCAL: dict[str, Any] = {"epochs": 3, "batch": 16, "rate": 0.1, "validation": 0.2}
 METHODS: dict[str, Any] = {
     "FedAvg": "fedavg",
     "shoal": [
+        {"fedagg": {"alpha": 0.1}},
         {"fedinit": {"beta": 0.05, "unseen": "global"}},
-        {"flash": {"gamma": 0.02, "eta_g": 0.1, "tau": 0.01}},
         {"dynamic_init": {"R": 10, "first_session": "latest"}},
     ],
 }
-TITLES = {"FedAvg": "FedAvg", "shoal": "DynamicInit + FLASH + FedInit"}
+TITLES = {"FedAvg": "FedAvg", "shoal": "DynamicInit + FedAgg + FedInit"}
 
 
 def demo_config(method: Any, seed: int = 1) -> Config:
