@@ -10,7 +10,8 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import torch
 
@@ -40,6 +41,23 @@ def contestants(papers_only: bool) -> dict[str, Method]:
     return methods
 
 
+@dataclass
+class Player:
+    """A federation and the round it has reached."""
+
+    federation: ShoalRounds
+    engine: ProbesApart
+    reached: int = 0
+
+    def seconds(self, rounds: int) -> float:
+        """Time a round over the next rounds, questions to clients left out."""
+        asked, begin = self.engine.asked, time.perf_counter()
+        for _ in range(rounds):
+            self.federation.round(self.reached)
+            self.reached += 1
+        return (time.perf_counter() - begin - self.engine.asked + asked) / rounds
+
+
 class ProbesApart(Vectorized):
     """Says how long questions to clients took, so that they can be left out."""
 
@@ -52,36 +70,29 @@ class ProbesApart(Vectorized):
         return answers
 
 
-def measure(workload: str, repeats: int, papers_only: bool) -> tuple[float, dict[str, list[float]]]:
-    """FedAvg's median seconds a round; of every method the ratios to the FedAvg just before it."""
-    work, count = WORKLOADS[workload], ROUNDS[workload]
+def measure(
+    workload: str, repeats: int, papers_only: bool
+) -> Iterator[tuple[str, float, list[float]]]:
+    """Of every method FedAvg's median seconds a round, and its ratios to the FedAvg before it."""
+    work = WORKLOADS[workload]
     torch.set_num_threads(1)
     x, y = work.data()
     start = BareLoop(work).model
-    entries = {"fedavg": catalog.fedavg(), **contestants(papers_only)}
-    rounds = 2 + count * (len(entries) + 1) * repeats
-    engines = {name: ProbesApart() for name in entries}
-    players = {
-        name: ShoalRounds(work, method, engines[name], x, y, start, rounds=rounds)
-        for name, method in entries.items()
-    }
-    reached = dict.fromkeys(players, 0)
 
-    def seconds(name: str, many: int) -> float:
-        asked, begin = engines[name].asked, time.perf_counter()
-        for _ in range(many):
-            players[name].round(reached[name])
-            reached[name] += 1
-        return (time.perf_counter() - begin - engines[name].asked + asked) / many
+    def player(method: Method) -> Player:
+        engine = ProbesApart()
+        rounds = 2 + ROUNDS[workload] * repeats * (len(PAPERS) + len(OTHERS) + 2)
+        return Player(ShoalRounds(work, method, engine, x, y, start, rounds=rounds), engine)
 
-    for name in players:
-        seconds(name, 2)  # traces
-    base, ratios = list[float](), {name: list[float]() for name in players if name != "fedavg"}
-    for _ in range(repeats):
-        for name, found in ratios.items():
-            base.append(seconds("fedavg", count))
-            found.append(seconds(name, count) / base[-1])
-    return statistics.median(base), ratios
+    fedavg = player(catalog.fedavg())
+    fedavg.seconds(2)  # traces
+    for name, method in contestants(papers_only).items():
+        mine, base, ratios = player(method), list[float](), list[float]()
+        mine.seconds(2)
+        for _ in range(repeats):
+            base.append(fedavg.seconds(ROUNDS[workload]))
+            ratios.append(mine.seconds(ROUNDS[workload]) / base[-1])
+        yield name, statistics.median(base), ratios
 
 
 def main() -> None:
@@ -91,14 +102,13 @@ def main() -> None:
     parser.add_argument("--papers", action="store_true", help="the five papers' methods only")
     asked = parser.parse_args()
     for workload in asked.workloads:
-        base, found = measure(workload, asked.repeats, asked.papers)
-        print(f"{workload}: fedavg {1e3 * base:.2f} ms a round", flush=True)
-        for name, ratios in found.items():
+        for name, base, ratios in measure(workload, asked.repeats, asked.papers):
             limit = 2.2 if name == "fedsam" else LIMITS[workload]
             ratio = statistics.median(ratios)
             verdict = "" if ratio <= limit else "  over"
-            spread = f"({min(ratios):.2f} to {max(ratios):.2f})"
-            print(f"{workload} {name:10} /fedavg {ratio:.3f} {spread}  bar {limit}{verdict}")
+            spread = f"({min(ratios):.2f} to {max(ratios):.2f}; fedavg {1e3 * base:.2f} ms)"
+            line = f"{workload} {name:10} /fedavg {ratio:.3f} {spread}  bar {limit}{verdict}"
+            print(line, flush=True)
 
 
 if __name__ == "__main__":
