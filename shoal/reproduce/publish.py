@@ -27,6 +27,8 @@ from shoal.reproduce.tables import (
 )
 from shoal.rundir import write_text
 
+CURVES = 8  # lines of a picture
+
 
 @dataclass(frozen=True)
 class Report:
@@ -64,8 +66,7 @@ def publish(report: Report, folder: Path) -> Path:
     parts = [
         f"# {report.paper}",
         _how(report),
-        "## Agreement",
-        _agreement(report),
+        *(["## Agreement", _agreement(report)] if any(r.printed for r in report.results) else []),
         *(["## Claims", claims_md(claims)] if claims else []),
         "## Curves",
         _curves(report, folder),
@@ -115,13 +116,28 @@ def _curves(report: Report, folder: Path) -> str:
     for key, runs in shown.items():
         if len(runs) < 2:
             continue
-        name = "-".join([report.paper, *key]).casefold().replace(" ", "-") + ".png"
-        stories = ended_together([read_story(path) for path in runs.values()])
+        name = "-".join(filter(None, [report.paper, *key])).casefold().replace(" ", "-") + ".png"
+        shown_runs = _few({method: read_story(path) for method, path in runs.items()})
+        stories = ended_together(list(shown_runs.values()))
         if any(story.accuracy for story in stories):
             (folder / "images").mkdir(exist_ok=True)
-            draw_curves(stories, folder / "images" / name, list(runs))
-            lines.append(f"{key[0]}, {key[1]}: {places[key]}\n\n![curves](images/{name})")
+            draw_curves(stories, folder / "images" / name, list(shown_runs))
+            title = ", ".join(filter(None, [*key, places[key]]))
+            title += f" (the first method and the best {CURVES - 1})" if len(runs) > CURVES else ""
+            lines.append(f"{title}\n\n![curves](images/{name})")
     return "\n\n".join(lines) or "None."
+
+
+def _few(stories: Mapping[str, Story]) -> dict[str, Story]:
+    """The first method and those with the highest mean accuracy: more lines cannot be read."""
+
+    def height(name: str) -> float:
+        known = [accuracy for _, accuracy in stories[name].accuracy]
+        return sum(known) / len(known) if known else 0.0
+
+    first, *others = stories
+    best = sorted(others, key=height, reverse=True)[: CURVES - 1]
+    return {name: story for name, story in stories.items() if name == first or name in best}
 
 
 def ended_together(stories: Sequence[Story]) -> list[Story]:

@@ -74,7 +74,9 @@ def by_block(results: Sequence[Result]) -> list[list[Result]]:
 
 def block_title(first: Result) -> str:
     kind = f"{first.variant}, reduced" if first.reduced else first.variant
-    return f"{first.table}, {first.dataset} ({kind})"
+    return (
+        f"{first.table}, {first.dataset} ({kind})" if first.dataset else f"{first.table} ({kind})"
+    )
 
 
 def blocks(results: Sequence[Result]) -> list[Block]:
