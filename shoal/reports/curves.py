@@ -42,7 +42,10 @@ def draw_curves(stories: Sequence[Story], out: Path, labels: Sequence[str] | Non
     axes.set(xlabel="round", ylabel="accuracy, %", ylim=(0, 102))
     axes.grid(axis="y", color="0.9")
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(loc="lower right", frameon=False)
+    if len(stories) > 2:  # below the axes, where they hide no line
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=3, frameon=False)
+    else:
+        axes.legend(loc="lower right", frameon=False)
     try:
         figure.savefig(out, dpi=130)
     except (OSError, ValueError) as error:

@@ -27,7 +27,7 @@ from shoal.reproduce.tables import (
 )
 from shoal.rundir import write_text
 
-CURVES = 8  # lines of a picture
+CURVES = 5  # lines of a picture
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,8 @@ def _how(report: Report) -> str:
     seconds = sum(_seconds(path) for path in _runs(report.results))
     lines = [
         f"- command: `{report.command}`",
-        f"- {commit()}; {datetime.now(UTC):%Y-%m-%d}",
+        f"- reported by {commit()}; {datetime.now(UTC):%Y-%m-%d} (finished runs are not played again: "
+        "they may be from earlier commits)",
         f"- machine: {machine()}",
         f"- {len(_runs(report.results))} runs, {seconds / 3600:.2f} core-hours in rounds",
     ]
