@@ -88,8 +88,8 @@ def _how(report: Report) -> str:
     seconds = sum(_seconds(path) for path in _runs(report.results))
     lines = [
         f"- command: `{report.command}`",
-        f"- reported by {commit()}; {datetime.now(UTC):%Y-%m-%d} (finished runs are not played again: "
-        "they may be from earlier commits)",
+        f"- reported by {commit()}; {datetime.now(UTC):%Y-%m-%d} (finished runs are not played "
+        "again: they may be from earlier commits)",
         f"- machine: {machine()}",
         f"- {len(_runs(report.results))} runs, {seconds / 3600:.2f} core-hours in rounds",
     ]
