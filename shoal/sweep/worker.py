@@ -13,6 +13,7 @@ from shoal.config.build import Plan, build
 from shoal.config.config import Config
 from shoal.config.method import build as build_method
 from shoal.data.sources import Dataset
+from shoal.engines.kept_traces import compiled_for
 from shoal.engines.together import Table
 from shoal.engines.vectorized import Vectorized
 from shoal.errors import UserError
@@ -44,7 +45,7 @@ class Worker:
                 runs[name] = self._opened(self.root / name, config, program)
                 program = program or runs[name].player.settings.program
         together = len(runs) > 1 and all(_vectorized(run) for run in runs.values())
-        if together:
+        if together and not _quick_alone(program):
             self._play_together(runs)
             return
         for name, run in runs.items():
@@ -154,3 +155,9 @@ def _with_engine(config: Config) -> Config:
         return config
     name = "loop" if build_method(config.method).eager_reason else "vectorized"
     return config.model_copy(update={"engine": name})
+
+
+def _quick_alone(program: Program | None) -> bool:
+    """Plain methods: a chunk of one run takes a shorter way than one of several runs, so that
+    stacking costs more than it saves (``make bench-seeds``)."""
+    return program is not None and compiled_for(program).plain
