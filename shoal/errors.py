@@ -13,6 +13,10 @@ class UserError(Exception):
     """
 
 
+class MissingDataError(UserError):
+    """A data set that is not on this machine and cannot be fetched now."""
+
+
 def suggestion(name: object, known: Iterable[str]) -> str:
     """The nearest right name, or all of them when none is near.
 

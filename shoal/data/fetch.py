@@ -12,7 +12,7 @@ from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 from shoal.data.remote import Remote
-from shoal.errors import UserError
+from shoal.errors import MissingDataError, UserError
 
 CHUNK = 1 << 16
 TIMEOUT = 30.0
@@ -75,7 +75,7 @@ def _download(
         ) from None
     except (URLError, HTTPException, OSError) as error:
         reason = getattr(error, "reason", None) or str(error) or type(error).__name__
-        raise UserError(
+        raise MissingDataError(
             f"data set {name!r} is not here and {remote.url} cannot be reached ({reason}); "
             f"{_advice(name, folder)}"
         ) from None

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from shoal.data.fetch import Report, fetch, quiet
 from shoal.data.remote import Remote
-from shoal.errors import UserError
+from shoal.errors import MissingDataError
 
 VARIABLE = "SHOAL_DATA"
 
@@ -88,7 +88,7 @@ def locate(about: About, report: Report = quiet) -> Found:
     folder = cache_root() / about.place
     if not about.remotes:
         wanted = " or ".join(", ".join(files) for files in about.known.values())
-        raise UserError(
+        raise MissingDataError(
             f"data set {about.name!r} is not here and cannot be fetched by itself: "
             f"{about.by_hand or 'get its files'}, then put {wanted} into {folder} or set "
             f"{VARIABLE} to a folder with {about.place!r} in it."

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shoal.config.config import Config
+from shoal.errors import MissingDataError
 from shoal.reports.runs import method_name
 from shoal.reproduce import printed
 from shoal.reproduce.cells import Cell
@@ -118,7 +119,7 @@ def _result(
     said = {**cell.columns, **figure.columns}
     compared = not beside and "metric" in figure.columns
     row = printed.find(recipe.paper, recipe.table, said) if compared else None
-    found = {seed: measured(call, run) for seed, run in done.items()}
+    found = {seed: _read(call, run) for seed, run in done.items()}
     return Result(
         recipe.paper,
         recipe.table,
@@ -134,3 +135,11 @@ def _result(
         beside,
         tuple(cell.point),
     )
+
+
+def _read(call: Call, run: Reading) -> float | None:
+    """A run's figure; None where it needs data that is not on this machine."""
+    try:
+        return measured(call, run)
+    except MissingDataError:
+        return None
