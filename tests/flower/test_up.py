@@ -28,6 +28,11 @@ from shoal.flower.processes import SHOAL
 ENDLESS, MORE = 1000, 3
 
 
+def _interruptible() -> None:
+    """A test suite that was put into the background has Ctrl-C ignored, and hands that on."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @contextmanager
 def shoal(*words: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A command that runs, and everything it started is gone afterwards."""
@@ -38,6 +43,7 @@ def shoal(*words: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
             stdout=file,
             stderr=subprocess.STDOUT,
             env={**os.environ, "PYTHONPATH": root},
+            preexec_fn=_interruptible,
         )
     try:
         yield process
