@@ -16,7 +16,7 @@ from shoal.task import Task
 from shoal.types import Batch, ClientData, Model
 
 # Rows of an evaluation batch; fixed, because sums depend on them in the last bits. The maps of more
-# images than these would not stay in the cache: 1,024 take three times as long.
+# images than these would not stay in the cache.
 ROWS, IMAGES = 1024, 128
 
 
