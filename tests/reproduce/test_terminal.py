@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from shoal.reproduce.results import Result
+from shoal.reproduce.tables import agreement
 from shoal.reproduce.terminal import FEW, cell_tables
 
 
@@ -45,3 +47,10 @@ def test_many_methods_are_rows_and_nothing_is_cut() -> None:
     assert "…" not in text
     assert sum(line.startswith("Method ") for line in text.splitlines()) == 14
     assert "further figures are in cells.md" in re.sub(r"\s+", " ", text)
+
+
+def test_agreement_is_claimed_for_full_set_ups_only() -> None:
+    cells = [result("Method 0", "dip", 10.0), result("Method 1", "dip", 20.0)]
+    assert agreement(cells).startswith("2 of 2 cells run (100%) within 2 of print")
+    reduced = [replace(cell, reduced=True) for cell in cells]
+    assert agreement(reduced) == "2 of 2 printed cells run, reduced: not print's levels"
