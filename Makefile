@@ -13,7 +13,7 @@ TORCH_VERSION := $(BIN)/python -c "from importlib.metadata import version; print
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-slow test-flower lint docs clean \
-  bench bench-engines bench-w3 bench-methods bench-seeds bench-scaling bench-peers bench-flower
+  bench bench-engines bench-w3 bench-methods bench-seeds bench-memory bench-scaling bench-peers bench-flower
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -81,6 +81,9 @@ bench-methods: setup ## what a method costs beside FedAvg
 
 bench-seeds: setup ## three seeds stacked against one
 	@$(BIN)/python -m benchmarks.run W1 W2 --seeds
+
+bench-memory: setup ## peak memory beside the bare loop's, and growth over the rounds
+	@$(BIN)/python -m benchmarks.memory
 
 bench-scaling: setup ## how a round grows with clients, members and parameters
 	@$(BIN)/python -m benchmarks.scaling
