@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Union, get_args, get_origin
 
@@ -65,12 +65,16 @@ def _walk(
     """The path without pydantic's names of union branches, the model that owns it, its field."""
     path: list[str | int] = []
     owner, field = model, None
-    inside: type[BaseModel] | None = model
+    kind: Any = model  # what the next step is a part of
     for step in loc:
+        inside, values = _submodel(kind), _values(kind)
         if inside is not None and step in inside.model_fields:
             owner, field = inside, inside.model_fields[str(step)]
             path.append(step)
-            inside = _submodel(field.annotation)
+            kind = field.annotation
+        elif values is not None and isinstance(step, str):
+            path.append(step)  # a name that the writer chose
+            kind = values
         elif inside is not None and isinstance(step, str):
             path.append(step)  # an unknown key
             owner, field = inside, None
@@ -78,6 +82,11 @@ def _walk(
         elif isinstance(step, int):
             path.append(step)
     return tuple(path), owner, field
+
+
+def _values(annotation: Any) -> Any:
+    """What a mapping maps to; None for anything else."""
+    return get_args(annotation)[1] if get_origin(annotation) in (dict, Mapping) else None
 
 
 def _submodel(annotation: Any) -> type[BaseModel] | None:

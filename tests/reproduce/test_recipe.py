@@ -76,6 +76,10 @@ def test_extends_lays_a_file_over_another(tmp_path: Path) -> None:
         ({"columns": {"dataste": "x"}}, "'dataste' is no printed column; did you mean 'dataset'"),
         ({"measures": []}, "measures must be a list of measures"),
         ({"seed": 3}, "seed is not known; did you mean 'seeds'?"),
+        (
+            {"axes": {**RECIPE["axes"], "method": {"Plain": {"sets": {}}}}},
+            "axes.method.Plain.sets is not known; did you mean 'set'?",
+        ),
         ({"base": {"method": "fedavg"}}, "base.method must be a mapping of slots"),
         ({"extends": "nothing.yaml"}, "extends names 'nothing.yaml', which is no file beside it"),
     ],
