@@ -22,7 +22,7 @@ from torch import Tensor
 from benchmarks.bare import WORKLOADS, BareLoop, Workload
 from benchmarks.federation import ShoalRounds
 from shoal import catalog
-from shoal.engines.cores import cores
+from shoal.cores import cores
 from shoal.engines.malloc import keep_freed_memory
 from shoal.engines.vectorized import Vectorized
 

@@ -82,6 +82,21 @@ def question(function: _F) -> _F:
     return function
 
 
+def trains(part: Callable[..., Part]) -> Callable[[_F], _F]:
+    """Marks a question whose answer is what ``part`` uploads after plain local training.
+
+    The payload is one rate an epoch, and ``part(decay=...)`` the part of a method of its own. An
+    engine that stacks clients then trains them all at once instead of putting the question to one
+    after another.
+    """
+
+    def marked(function: _F) -> _F:
+        function.trained_by = part  # type: ignore[attr-defined]
+        return function
+
+    return marked
+
+
 class Sent(NamedTuple):
     """What goes down: the model, and the part's own payload."""
 

@@ -2,11 +2,13 @@
 
 A question is Python of its own and is put to one client after another; what it costs is the plain
 SGD it tries on the client's batches (``view.descend``), and that is the same step for everybody.
+A question that is local training itself (``part.trains``) is answered by all clients at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -18,6 +20,7 @@ from shoal.engines.compiled import Compiled
 from shoal.engines.loop import Descend, question_view
 from shoal.local import Carry, Given, Program
 from shoal.method import Method
+from shoal.part import Part
 from shoal.parts.local_sgd import Sgd
 from shoal.tree import Tree
 from shoal.types import Batch
@@ -29,6 +32,8 @@ class Asker:
     def __init__(self, program: Program) -> None:
         plain = Program(Method("plain", ()), program.task, Sgd())
         self._compiled = Compiled(plain, stacked=False)
+        self._task = program.task
+        self._walking: Program | None = None
 
     def ask(self, order: Order, question: Callable[..., Tree], payload: Tree) -> list[Tree]:
         """Everybody's answer; raises Untraceable."""
@@ -36,6 +41,21 @@ class Asker:
             question(question_view(order, m, question, self._descend(order, m)), payload)
             for m in order.members
         ]
+
+    def walk(self, order: Order, question: Callable[..., Tree], payload: Tree) -> Order | None:
+        """The order whose uploads are the answers; None if the question is no training."""
+        part: Callable[..., Part] | None = getattr(question, "trained_by", None)
+        if part is None:
+            return None
+        decay = float(getattr(order.program.local_optimizer, "weight_decay", 0.0))
+        method = Method("walk", (part(decay=decay),))
+        if self._walking is None or self._walking.method != method:
+            self._walking = Program(method, self._task, Sgd())
+        members = tuple(replace(m, memories=None, steps=None) for m in order.members)
+        rates = tuple(float(rate) for rate in payload)
+        return replace(
+            order, program=self._walking, members=members, rates=rates, sent=((),), summed=False
+        )
 
     def _descend(self, order: Order, member: Member) -> Descend:
         def descend(x: Tensor, rate: float, epoch: int) -> Tensor:

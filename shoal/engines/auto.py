@@ -19,9 +19,9 @@ from typing import NamedTuple
 
 import torch
 
+from shoal.cores import cores
 from shoal.engines import auto_cache
 from shoal.engines.base import Engine, Order
-from shoal.engines.cores import cores
 from shoal.engines.remote.shares import shares_of, work_of
 
 TINY = 20_000_000_000  # multiply-adds of a run that is over before trying would have paid

@@ -13,9 +13,9 @@ from pathlib import Path
 import torch
 
 import shoal
+from shoal.cores import cores
 from shoal.data.places import cache_root
 from shoal.engines.base import Order
-from shoal.engines.cores import cores
 
 FORMAT = 1
 

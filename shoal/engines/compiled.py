@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,6 +19,9 @@ from shoal.view import Clock
 # Axes of a Given for vmap: clients of one order share what it sends; those of several do not.
 _SHARED = Given(None, None, None, 0, 0, None)  # type: ignore[arg-type]
 _EACH = Given(0, 0, 0, 0, 0, 0)  # type: ignore[arg-type]
+
+OFTEN = 2  # times that a shape of whole data sets is mapped before it is recorded
+MOST_SEEN = 1000  # such shapes that are counted
 
 _LEAF = object()  # stands for a tensor in the structure of a result
 
@@ -42,6 +46,7 @@ class Compiled:
         )
         self._steps: dict[Any, tuple[tuple[str, ...], dict[Any, Replay]]] = {}
         self._functions: dict[Any, tuple[tuple[str, ...], dict[Any, Any]]] = {}
+        self._seen: Counter[Any] = Counter()  # shapes of whole data sets, how often they came
 
     # ---- once a round or an epoch ----
     def start(self, given: Given, rate: Tensor, local: Local, clock: Clock) -> tuple[Tensor, Carry]:
@@ -104,11 +109,10 @@ class Compiled:
         self, kind: str, mapped: Callable[..., Tree], arguments: tuple[Tree, ...], clock: Clock
     ) -> Tree:
         """``mapped(*arguments)``, recorded for shapes that come again."""
-        local: Local = arguments[-1]
-        if local.train is not None or local.validation is not None:
-            return mapped(*arguments)  # padded to the chunk's largest client: hardly ever again
         flat = tree.leaves(arguments)
         shape = (kind, *((t.shape, t.dtype) for t in flat))
+        if shape not in self._functions and self._rare(shape, arguments[-1]):
+            return mapped(*arguments)
         names, known = self._functions.get(shape, ((), {}))
         if clock.key(names) not in known:
             found: list[Tree] = []
@@ -126,6 +130,16 @@ class Compiled:
             self._functions[shape] = (names, known)
         replay, like = known[clock.key(names)]
         return tree.rebuild(like, replay(*flat))
+
+    def _rare(self, shape: Any, local: Local) -> bool:
+        """Whether this is about whole data sets, padded to the chunk's largest client, of a size
+        that did not come often enough yet: many a one never comes again."""
+        if local.train is None and local.validation is None:
+            return False
+        if len(self._seen) >= MOST_SEEN:
+            self._seen.clear()
+        self._seen[shape] += 1
+        return self._seen[shape] <= OFTEN
 
     # ---- the step ----
     def step(

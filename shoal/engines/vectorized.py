@@ -15,6 +15,8 @@ from dataclasses import replace
 
 import torch
 
+from shoal import tree
+from shoal.cores import cores
 from shoal.engines import malloc
 from shoal.engines.asking import Asker
 from shoal.engines.base import Order, Results
@@ -32,16 +34,17 @@ from shoal.tree import Tree
 
 
 class Vectorized:
-    """See the module. ``threads`` shares chunks between threads of one core each."""
+    """See the module. ``threads`` shares chunks between threads of one core each (two, or one
+    where there is but one core to use)."""
 
     name = "vectorized"
 
-    def __init__(self, threads: int = 2, cache_bytes: int = CACHE_BYTES) -> None:
+    def __init__(self, threads: int | None = None, cache_bytes: int = CACHE_BYTES) -> None:
         malloc.keep_freed_memory()
         # Steps are fine-grained: two OpenMP threads in one step lose far more than they gain as
         # soon as anybody else wants a core. Parallelism comes from chunks instead.
         torch.set_num_threads(1)
-        self._threads = threads
+        self._threads = threads or min(2, cores())
         self._cache_bytes = cache_bytes
         self._compiled: dict[int, tuple[Program, Compiled | None]] = {}
         self._askers: dict[int, tuple[Program, Asker | None]] = {}
@@ -102,12 +105,17 @@ class Vectorized:
         if id(program) not in self._askers:
             self._askers[id(program)] = (program, Asker(program))
         asker = self._askers[id(program)][1]
+        if asker is None:
+            return Loop().ask(order, question, payload)
+        walk = asker.walk(order, question, payload)
+        if walk is not None:
+            return [
+                tree.row(results.payloads[0], row)
+                for results in self.train(walk)
+                for row in range(len(results.clients))
+            ]
         try:
-            return (
-                asker.ask(order, question, payload)
-                if asker
-                else Loop().ask(order, question, payload)
-            )
+            return asker.ask(order, question, payload)
         except Untraceable:  # the loop's own steps do as well, and no training depends on it
             self._askers[id(program)] = (program, None)
             return Loop().ask(order, question, payload)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from shoal.cores import cores
 from shoal.metrics.gathered import gathered
 from shoal.task import Task
 from shoal.types import Batch, ClientData, Model
@@ -65,7 +66,8 @@ def _on_both_cores(task: Task, model: Model, data: ClientData) -> list[_Sums]:
     """
     twin: Task | None = getattr(task, "twin", None)
     parts = slices(task, data)
-    if twin is None or len(parts) < 2 or torch.get_num_threads() > 1 or data.rows.is_cuda:
+    alone = len(parts) < 2 or torch.get_num_threads() > 1 or cores() == 1
+    if twin is None or alone or data.rows.is_cuda:
         return _sums(task, model, data, parts)
     gathered(data)  # by one thread, before two of them want it
     middle = len(parts) // 2

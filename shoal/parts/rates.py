@@ -8,8 +8,9 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from shoal.part import Part, Sent, question
+from shoal.part import Part, Sent, question, trains
 from shoal.parts.mean_field import Trajectory, control_rates, mean_trajectory
+from shoal.parts.walk import Walk
 from shoal.tree import Tree
 from shoal.types import Reduction, Work
 from shoal.view import GradFn, ServerView, View
@@ -43,6 +44,7 @@ class ControlledRate(Part):
             view.theta.new_zeros(self.epochs, size), view.theta.new_zeros(self.epochs + 1, size)
         )
 
+    @trains(Walk)
     @question
     def walk(self, view: View, payload: Tree) -> Tree:
         """The client's own gradients and models over L epochs, at the given rate of each."""

@@ -16,6 +16,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from itertools import groupby
+from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from shoal.config.build import Plan, build
 from shoal.config.config import Config
 from shoal.config.method import build as build_method
 from shoal.config.subject import dataset_of
+from shoal.cores import cores
 from shoal.data.sources import Dataset
 from shoal.errors import UserError
 from shoal.rundir import RunDir
@@ -65,7 +67,7 @@ def play_all(
         if until is not None and time.monotonic() >= until:
             yield from (Outcome(t.path, "stopped", 0.0) for t in group)
             continue
-        yield from _with_data(key, group, workers or os.cpu_count() or 1, until)
+        yield from _with_data(key, group, workers or cores(), until)
 
 
 def _with_data(
@@ -92,7 +94,8 @@ def _in_pool(tasks: Sequence[Task], workers: int, until: float | None) -> Iterat
         yield from (play(task, until) for task in tasks)
         return
     forked = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(workers, mp_context=forked, initializer=_begin) as pool:
+    begun = forked.Value("i", 0)
+    with ProcessPoolExecutor(workers, forked, _begin, (begun, workers)) as pool:
         running: dict[Future[Outcome], Task] = {pool.submit(play, t, until): t for t in tasks}
         try:
             while running:
@@ -110,10 +113,18 @@ def _outcome(future: Future[Outcome], task: Task) -> Outcome:
         return Outcome(task.path, "stopped", 0.0, "its process was killed")
 
 
-def _begin() -> None:
+def _begin(begun: Synchronized[int], workers: int) -> None:
+    """A worker of its own: as many threads as its cores, and Ctrl-C as everywhere."""
     import torch
 
     torch.set_num_threads(1)
+    with begun.get_lock():
+        number, begun.value = begun.value, begun.value + 1
+    if hasattr(os, "sched_setaffinity"):
+        # Engines and evaluation use the cores a process may use; without this, each worker would
+        # use all of them, and wait for the others.
+        free = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, free[number % len(free) :: min(workers, len(free))])
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

@@ -10,8 +10,8 @@ from dataclasses import replace
 import torch
 
 from shoal import tree
+from shoal.cores import cores
 from shoal.engines.base import Order, Results
-from shoal.engines.cores import cores
 from shoal.engines.loop import Loop
 from shoal.engines.processes.crew import ForkedCrew
 from shoal.engines.processes.pools import Pools

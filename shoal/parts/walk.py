@@ -1,0 +1,54 @@
+"""A walk: local training that remembers where it was and how steep it was there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from shoal.part import Part
+from shoal.parts.mean_field import Trajectory
+from shoal.tree import Tree
+from shoal.types import Reduction, Work
+from shoal.view import View
+
+
+@dataclass(frozen=True, kw_only=True)
+class Walk(Part):
+    """Uploads the full local gradient before every epoch and the model around each of them.
+
+    The client half of FedAgg's probe as a method of its own, for engines that stack clients; one
+    client alone answers ``ControlledRate.walk``, and the two agree. ``decay`` is the weight decay
+    of the run's optimiser: it is in the gradients, and not in the steps.
+    """
+
+    decay: float = 0.0
+
+    train_data: ClassVar[bool] = True
+    reduction: ClassVar[Reduction] = Reduction.STACK
+
+    def scratch(self, view: View) -> Tree:
+        epochs = view.epochs
+        phi1 = view.x.new_zeros(epochs, view.x.numel())
+        phi2 = view.x.new_zeros(epochs + 1, view.x.numel())
+        return Trajectory(_placed(phi1, 0, self._gradient(view)), _placed(phi2, 0, view.received))
+
+    def after_epoch(self, view: View) -> tuple[Tensor, Tree]:
+        phi1, phi2 = view.scratch
+        following = view.epoch + 1
+        if following < view.epochs:
+            phi1 = _placed(phi1, following, self._gradient(view))
+        return view.x, Trajectory(phi1, _placed(phi2, following, view.x))
+
+    def upload(self, view: View, delta: Tensor, work: Work) -> tuple[Tensor, Tree]:
+        return delta, view.scratch
+
+    def _gradient(self, view: View) -> Tensor:
+        gradient = view.full_grad(view.x)
+        return gradient + self.decay * view.x if self.decay else gradient
+
+
+def _placed(rows: Tensor, place: int, row: Tensor) -> Tensor:
+    return torch.cat([rows[:place], row.unsqueeze(0), rows[place + 1 :]])
