@@ -28,9 +28,7 @@ from shoal.worlds.spans import spread as evenly
 
 def as_trained(program: Program) -> Program:
     """The program whose clients send what they trained, whatever the method makes of it."""
-    plain = replace(program)
-    plain._filled["upload"] = ()
-    return plain
+    return replace(program, uploads=False)
 
 
 def local_scores(

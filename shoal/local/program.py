@@ -27,11 +27,15 @@ SLOTS = (
 
 @dataclass(frozen=True)
 class Program:
-    """A method bound to a task and a local optimiser."""
+    """A method bound to a task and a local optimiser.
+
+    Without ``uploads`` clients send what they trained, whatever the method makes of it.
+    """
 
     method: Method
     task: Task
     optimizer: Part
+    uploads: bool = True
     _filled: dict[str, tuple[tuple[int, Part], ...]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -42,6 +46,8 @@ class Program:
             slot: tuple((i, p) for i, p in enumerate(self.method.parts) if p.fills(slot))
             for slot in SLOTS
         }
+        if not self.uploads:
+            filled["upload"] = ()
         object.__setattr__(self, "_filled", filled)
 
     def fillers(self, slot: str) -> tuple[tuple[int, Part], ...]:

@@ -66,6 +66,14 @@ def test_own_scores_weigh_members_by_their_test_rows() -> None:
     assert records[-1]["loss"] == pytest.approx(score.loss, rel=1e-5)
 
 
+@pytest.mark.parametrize("method", ["fednova", "scaffold", "local_only"])
+def test_scoring_first_leaves_the_uploads_of_stacked_clients_alone(method: str) -> None:
+    """A trial without uploads comes before the first round, and must not share its traces."""
+    scored, _ = played(config(method, engine="vectorized"))
+    quiet, _ = played(config(method, engine="vectorized", evaluate={"on": "own"}))
+    assert torch.equal(scored.federation.models[0].theta, quiet.federation.models[0].theta)
+
+
 def test_local_scores_are_of_the_round_to_come_and_change_nothing() -> None:
     player, records = played(config())
     for earlier, later in zip(records, records[1:], strict=False):
