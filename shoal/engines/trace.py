@@ -7,17 +7,16 @@ what can be stored in place, and returns a ``Replay`` that updates the carry ten
 from __future__ import annotations
 
 import threading
-import warnings
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, fx
 from torch._ops import OpOverload
 from torch.func import functionalize
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from shoal.engines import trace_rules
 from shoal.engines.inplace import make_plan
+from shoal.engines.recorder import record_graph
 from shoal.engines.trace_blocks import use_blocks
 from shoal.engines.trace_clean import clean
 from shoal.engines.trace_emit import Bind, Run, Written, write
@@ -89,8 +88,7 @@ def compile_step(
     value then comes with every call, and the tensor is not read. Raises ``Untraceable``.
     """
     counts = (len(carry), len(fixed), len(batch))
-    with _TRACING, torch.inference_mode(False), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Attempted to insert a get_attr")
+    with _TRACING, torch.inference_mode(False):
         module = _record(step, [*carry, *fixed, *batch], counts)
         plain = _write(module, counts, rate, rewrite=False)
         try:
@@ -112,15 +110,13 @@ def record(function: Callable[..., list[Tensor]], tensors: Tensors) -> Callable[
 
     For what runs once a round: the recording is cleaned of dead code and replayed as it is.
     """
-    with _TRACING, torch.inference_mode(False), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Attempted to insert a get_attr")
+    with _TRACING, torch.inference_mode(False):
         try:
-            module = _trace(function, list(tensors))
+            module = record_graph(function, tensors)
         except Exception as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise Untraceable(f"a client's start or end cannot be traced: {reason}") from error
         clean(module)
-        module.graph.set_codegen(fx.graph.CodeGen())
         module.recompile()
     replay: Callable[..., list[Tensor]] = module.forward
     return replay
@@ -133,9 +129,9 @@ def _record(step: Step, tensors: list[Tensor], counts: tuple[int, int, int]) -> 
         return list(step(*groups))
 
     try:
-        module = _trace(flat, tensors)
+        module = record_graph(flat, tensors)
         if _mutates(module):
-            module = _trace(functionalize(flat), tensors)
+            module = record_graph(functionalize(flat), tensors)
     except Exception as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise Untraceable(f"the step cannot be traced: {reason}") from error
@@ -146,16 +142,6 @@ def _record(step: Step, tensors: list[Tensor], counts: tuple[int, int, int]) -> 
     after = [(t.shape, t.dtype) for t in map(value, returned) if isinstance(t, Tensor)]
     if before != after:
         raise Untraceable("the step cannot be traced: its result is not shaped like the carry")
-    return module
-
-
-def _trace(flat: Callable[..., list[Tensor]], tensors: list[Tensor]) -> fx.GraphModule:
-    # Tensors made in inference mode cannot be differentiated, so trace on ordinary stand-ins.
-    stand_ins = [
-        torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device) for t in tensors
-    ]
-    tracer = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)
-    module: fx.GraphModule = tracer(*stand_ins)
     return module
 
 

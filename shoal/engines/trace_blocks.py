@@ -24,6 +24,7 @@ from shoal.engines.trace_nodes import (
     shape,
     store_constant,
     value,
+    zeros_for,
 )
 from shoal.engines.trace_rules import times
 
@@ -73,8 +74,7 @@ def use_blocks(graph_module: fx.GraphModule, theta: fx.Node) -> None:
 
 def _mark(graph: fx.Graph, target: Any, args: tuple[Any, ...], like: fx.Node) -> fx.Node:
     node = graph.call_function(target, args)
-    with value(like).fake_mode:
-        node.meta["val"] = torch.empty(shape(like), dtype=dtype(like))
+    node.meta["val"] = torch.empty(shape(like), dtype=dtype(like), device="meta")
     return node
 
 
@@ -164,17 +164,16 @@ def _block(
     graph_module: fx.GraphModule, piece: fx.Node, start: int, size: int, gradient: fx.Node
 ) -> Block:
     """Walk up the views of a block; the inverse views lead from the vector to its place."""
-    with value(gradient).fake_mode:
-        spot = value(gradient).narrow(-1, start, size)
-        path: list[tuple[str, tuple[Any, ...]]] = []
-        node = piece
-        while (step := _inverse(node)) is not None:
-            try:
-                spot = getattr(spot, step[0])(*step[1])
-            except (RuntimeError, ValueError):
-                break  # the vector's strides do not allow this view
-            path.append(step)
-            node = node.args[0]  # type: ignore[assignment]
+    spot = zeros_for(gradient).narrow(-1, start, size)
+    path: list[tuple[str, tuple[Any, ...]]] = []
+    node = piece
+    while (step := _inverse(node)) is not None:
+        try:
+            spot = getattr(spot, step[0])(*step[1])
+        except (RuntimeError, ValueError):
+            break  # the vector's strides do not allow this view
+        path.append(step)
+        node = node.args[0]  # type: ignore[assignment]
     product = _product(graph_module, node)
     operands = product if product else (node,)
     return Block(start, size, tuple(path), bool(product), operands)
@@ -209,7 +208,7 @@ def _product(graph_module: fx.GraphModule, node: fx.Node) -> tuple[fx.Node, ...]
             clients, count, width = shape(rows)  # type: ignore[arg-type]
             if count * width < _PLAIN_LOOP and constant(graph_module, rows) is None:
                 ones = torch.ones(clients, 1, count, dtype=dtype(node))
-                return store_constant(graph_module, ones, node), rows  # type: ignore[return-value]
+                return store_constant(graph_module, ones), rows  # type: ignore[return-value]
     return ()
 
 

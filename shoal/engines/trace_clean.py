@@ -107,7 +107,7 @@ def fold_constants(graph_module: fx.GraphModule) -> None:
     for node, tensor in known.items():
         if any(user not in known for user in node.users):
             with graph.inserting_before(node):
-                stored = store_constant(graph_module, tensor.clone(), node)
+                stored = store_constant(graph_module, tensor.clone())
             node.replace_all_uses_with(stored, delete_user_cb=lambda user: user not in known)
     graph.eliminate_dead_code()
 

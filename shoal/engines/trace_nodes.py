@@ -25,7 +25,7 @@ def op_name(node: Any) -> str:
 
 
 def value(node: Any) -> Any:
-    """The stand-in value of a node (a fake tensor, a number, or a tuple of them)."""
+    """The stand-in value of a node (a tensor without memory, a number, or a tuple of them)."""
     return node.meta.get("val") if isinstance(node, fx.Node) else node
 
 
@@ -49,7 +49,13 @@ def alike(a: Any, b: Any) -> bool:
     if not (is_tensor(a) and is_tensor(b)):
         return False
     x, y = value(a), value(b)
-    return bool(x.shape == y.shape and x.dtype == y.dtype and x.stride() == y.stride())
+    return bool(x.shape == y.shape and x.dtype == y.dtype and _strides(x) == _strides(y))
+
+
+def _strides(tensor: Tensor) -> list[int]:
+    """Of axes along which there is a step to take."""
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    return [stride for size, stride in pairs if size > 1]
 
 
 def same_kind(a: Any, b: Any) -> bool:
@@ -97,25 +103,43 @@ def constant(graph_module: fx.GraphModule, node: Any) -> Tensor | None:
 def insert(graph: fx.Graph, target: Callable[..., Any], *args: Any, **kwargs: Any) -> fx.Node:
     """Add a call at the graph's insertion point, its stand-in value included."""
     node = graph.call_function(target, args, kwargs)
-    tensors = [v for v in map(value, node.all_input_nodes) if isinstance(v, Tensor)]
-    if not tensors:
-        node.meta["val"] = target(*map_arg(args, value), **map_arg(kwargs, value))
-        return node
-    with tensors[0].fake_mode:  # type: ignore[attr-defined]
-        node.meta["val"] = target(*map_arg(args, value), **map_arg(kwargs, value))
+    result = target(*map_arg(args, zeros_for), **map_arg(kwargs, zeros_for))
+    node.meta["val"] = without_memory(result) if isinstance(result, Tensor) else result
     return node
 
 
-def store_constant(graph_module: fx.GraphModule, tensor: Tensor, like: fx.Node) -> fx.Node:
-    """Add a constant tensor at the graph's insertion point; ``like`` lends its fake mode."""
+def store_constant(graph_module: fx.GraphModule, tensor: Tensor) -> fx.Node:
+    """Add a constant tensor at the graph's insertion point."""
     number = sum(name.startswith("_constant_") for name in vars(graph_module))
     name = f"_constant_{number}"
     # A plain attribute, not a buffer: the module is only a bag of constants here.
     object.__setattr__(graph_module, name, tensor)
     node = graph_module.graph.create_node("get_attr", name)
-    with value(like).fake_mode as mode:
-        node.meta["val"] = mode.from_tensor(tensor)
+    node.meta["val"] = without_memory(tensor)
     return node
+
+
+def without_memory(tensor: Tensor) -> Tensor:
+    """A tensor that is laid out as this one and holds nothing."""
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+
+
+def zeros_for(node: fx.Node) -> Any:
+    """A node's stand-in value in memory: some operators on tensors without any import a compiler.
+
+    Zeros are valid indices too, and cost nothing until they are written to.
+    """
+    found = value(node)
+    if not isinstance(found, Tensor):
+        return found
+    memory = torch.zeros(extent(found), dtype=found.dtype)
+    return memory.as_strided(found.shape, found.stride())
+
+
+def extent(tensor: Tensor) -> int:
+    """How much memory a tensor spans, in numbers."""
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    return 1 + sum((size - 1) * step for size, step in steps) if tensor.numel() else 0
 
 
 def swap(old: fx.Node, new: fx.Node) -> None:

@@ -84,7 +84,7 @@ def _off_target(
 ) -> fx.Node:
     """``softmax - onehot``."""
     minus_one = torch.full(shape(index), -1.0, dtype=dtype(like))
-    stored = store_constant(graph_module, minus_one, like)
+    stored = store_constant(graph_module, minus_one)
     return insert(graph_module.graph, aten.scatter_add.default, soft, dim, index, stored)
 
 
