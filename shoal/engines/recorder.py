@@ -12,24 +12,20 @@ from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tag, Tensor, fx, nn
+from torch import Tag, Tensor, fx
 from torch._ops import OpOverload
 from torch.fx.node import map_aggregate
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from shoal.engines.recording import Recording
 from shoal.engines.trace_nodes import aten, extent, without_memory
+from shoal.engines.unread import Unread
 
 _VALUE_TAGS = {Tag.data_dependent_output, Tag.dynamic_output_shape}
-# Methods that hand out numbers without calling an operator.
-_READS = (Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__dlpack__)
 
 
-def record_graph(
-    function: Callable[..., list[Tensor]], tensors: Sequence[Tensor]
-) -> fx.GraphModule:
+def recorded(function: Callable[..., list[Tensor]], tensors: Sequence[Tensor]) -> Recording:
     """What ``function`` does to tensors like these; every node has its shape in ``meta["val"]``.
 
     Raises ``ValueError`` when the function looks at values, and whatever the function raises.
@@ -38,7 +34,7 @@ def record_graph(
     given = [_copy(t) for t in tensors]
     for tensor in given:
         recorder.add_input(tensor)
-    with torch.random.fork_rng(devices=[]), _Unread(), recorder:
+    with torch.random.fork_rng(devices=[]), Unread(), recorder:
         result = function(*given)
     return recorder.finish(result)
 
@@ -48,13 +44,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        # Said of a mode that the compiler must not look into, which imports the compiler: a second.
+        # Otherwise torch wraps the method below so that its compiler skips it, and imports that.
         return False
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._graph = fx.Graph()
-        self._constants = nn.Module()
+        self._recording = Recording()
+        self._graph = self._recording.graph
         self._names: MutableMapping[Tensor, str] = WeakTensorKeyDictionary()
         self._nodes: MutableMapping[Tensor, fx.Node] = WeakTensorKeyDictionary()
         self._known: set[fx.Node] = set()  # those whose values are the same in every run
@@ -63,9 +59,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         node = self._graph.placeholder(f"arg{len(self._graph.nodes)}_1")
         self._track(tensor, node)
 
-    def finish(self, result: Sequence[Tensor]) -> fx.GraphModule:
+    def finish(self, result: Sequence[Tensor]) -> Recording:
         self._graph.output([self._node(t) for t in result])
-        return fx.GraphModule(self._constants, self._graph)
+        return self._recording
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
@@ -101,7 +97,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._nodes[value]
         if value not in self._names:
             self._names[value] = f"_tensor_constant{len(self._names)}"
-            setattr(self._constants, self._names[value], value)
+            self._recording.constants[self._names[value]] = value
         return self._graph.create_node("get_attr", self._names[value])
 
     def _track(self, result: Any, node: fx.Node) -> None:
@@ -124,28 +120,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 raise ValueError("it changes its inputs in place")
         if not known:  # some view of a known tensor may be known no more
             self._known.clear()
-
-
-class _Unread(TorchFunctionMode):
-    """Refuses methods that hand out numbers without calling an operator."""
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        if func in _READS:
-            raise ValueError(f"it looks at the values of a tensor ({func.__name__})")
-        if func is Tensor.__repr__:  # somebody prints what they work with
-            return f"tensor(..., size={tuple(args[0].shape)}, dtype={args[0].dtype})"
-        if func is F.one_hot and not torch._C._functorch.is_batchedtensor(args[0]):
-            return _one_hot(*args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
-
-
-def _one_hot(labels: Tensor, num_classes: int = -1) -> Tensor:
-    """Torch's own looks whether all labels are in range."""
-    if num_classes < 0:
-        return F.one_hot(labels)
-    return (labels.unsqueeze(-1) == torch.arange(num_classes)).long()
 
 
 def _looks(func: OpOverload, args: Any) -> bool:
@@ -173,4 +147,4 @@ def _copy(tensor: Tensor) -> Tensor:
     return memory.as_strided(tensor.shape, tensor.stride())
 
 
-__all__ = ["record_graph"]
+__all__ = ["recorded"]

@@ -11,6 +11,8 @@ from torch import Tensor, fx
 from torch._ops import OpOverload
 from torch.fx.node import map_arg
 
+from shoal.engines.recording import Recording
+
 aten = torch.ops.aten
 
 # Views that torch does not declare as such: the result shares memory all the same.
@@ -92,11 +94,10 @@ def draws(node: fx.Node) -> bool:
     return isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
 
 
-def constant(graph_module: fx.GraphModule, node: Any) -> Tensor | None:
+def constant(recording: Recording, node: Any) -> Tensor | None:
     """The tensor behind a node that reads a constant."""
     if isinstance(node, fx.Node) and node.op == "get_attr":
-        found = getattr(graph_module, str(node.target))
-        return found if isinstance(found, Tensor) else None
+        return recording.constants[str(node.target)]
     return None
 
 
@@ -108,13 +109,11 @@ def insert(graph: fx.Graph, target: Callable[..., Any], *args: Any, **kwargs: An
     return node
 
 
-def store_constant(graph_module: fx.GraphModule, tensor: Tensor) -> fx.Node:
+def store_constant(recording: Recording, tensor: Tensor) -> fx.Node:
     """Add a constant tensor at the graph's insertion point."""
-    number = sum(name.startswith("_constant_") for name in vars(graph_module))
-    name = f"_constant_{number}"
-    # A plain attribute, not a buffer: the module is only a bag of constants here.
-    object.__setattr__(graph_module, name, tensor)
-    node = graph_module.graph.create_node("get_attr", name)
+    name = f"_constant_{len(recording.constants)}"
+    recording.constants[name] = tensor
+    node = recording.graph.create_node("get_attr", name)
     node.meta["val"] = without_memory(tensor)
     return node
 
