@@ -7,17 +7,17 @@ what can be stored in place, and returns a ``Replay`` that updates the carry ten
 from __future__ import annotations
 
 import threading
-import warnings
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, fx
 from torch._ops import OpOverload
 from torch.func import functionalize
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from shoal.engines import trace_rules
 from shoal.engines.inplace import make_plan
+from shoal.engines.recorder import recorded
+from shoal.engines.recording import Recording
 from shoal.engines.trace_blocks import use_blocks
 from shoal.engines.trace_clean import clean
 from shoal.engines.trace_emit import Bind, Run, Written, write
@@ -89,20 +89,19 @@ def compile_step(
     value then comes with every call, and the tensor is not read. Raises ``Untraceable``.
     """
     counts = (len(carry), len(fixed), len(batch))
-    with _TRACING, torch.inference_mode(False), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Attempted to insert a get_attr")
-        module = _record(step, [*carry, *fixed, *batch], counts)
-        plain = _write(module, counts, rate, rewrite=False)
+    with _TRACING, torch.inference_mode(False):
+        recording = _record(step, [*carry, *fixed, *batch], counts)
+        plain = _write(recording, counts, rate, rewrite=False)
         try:
-            fast = _write(module, counts, rate, rewrite=True)
+            fast = _write(recording, counts, rate, rewrite=True)
         except Exception:  # a rewriting must never be the reason that training fails
             fast = plain
     shapes = [t.shape for t in (*carry, *fixed)]
     number = 0.0 if rate is None else float(fixed[rate])
-    recorded = _by_python(plain.bind, batch)
-    if fast is plain or not _agree(recorded, _by_python(fast.bind, batch), carry, fixed, number):
+    as_it_was = _by_python(plain.bind, batch)
+    if fast is plain or not _agree(as_it_was, _by_python(fast.bind, batch), carry, fixed, number):
         return Replay(plain, shapes, False)
-    if fast.script and not _agree(recorded, _by_script(fast.script, batch), carry, fixed, number):
+    if fast.script and not _agree(as_it_was, _by_script(fast.script, batch), carry, fixed, number):
         fast = fast._replace(script=None)
     return Replay(fast, shapes, True)
 
@@ -112,77 +111,59 @@ def record(function: Callable[..., list[Tensor]], tensors: Tensors) -> Callable[
 
     For what runs once a round: the recording is cleaned of dead code and replayed as it is.
     """
-    with _TRACING, torch.inference_mode(False), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Attempted to insert a get_attr")
+    with _TRACING, torch.inference_mode(False):
         try:
-            module = _trace(function, list(tensors))
+            recording = recorded(function, tensors)
         except Exception as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise Untraceable(f"a client's start or end cannot be traced: {reason}") from error
-        clean(module)
-        module.graph.set_codegen(fx.graph.CodeGen())
-        module.recompile()
+        clean(recording)
+    module = fx.GraphModule(recording.constants, recording.graph)
     replay: Callable[..., list[Tensor]] = module.forward
     return replay
 
 
-def _record(step: Step, tensors: list[Tensor], counts: tuple[int, int, int]) -> fx.GraphModule:
+def _record(step: Step, tensors: list[Tensor], counts: tuple[int, int, int]) -> Recording:
     def flat(*args: Tensor) -> list[Tensor]:
         given = iter(args)
         groups = [[next(given) for _ in range(count)] for count in counts]
         return list(step(*groups))
 
     try:
-        module = _trace(flat, tensors)
-        if _mutates(module):
-            module = _trace(functionalize(flat), tensors)
+        recording = recorded(flat, tensors)
+        if _mutates(recording):
+            recording = recorded(functionalize(flat), tensors)
     except Exception as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise Untraceable(f"the step cannot be traced: {reason}") from error
-    if _mutates(module):
+    if _mutates(recording):
         raise Untraceable("the step cannot be traced: it changes its inputs in place")
-    returned = next(n for n in module.graph.nodes if n.op == "output").args[0]
+    returned = next(n for n in recording.graph.nodes if n.op == "output").args[0]
     before = [(t.shape, t.dtype) for t in tensors[: counts[0]]]
     after = [(t.shape, t.dtype) for t in map(value, returned) if isinstance(t, Tensor)]
     if before != after:
         raise Untraceable("the step cannot be traced: its result is not shaped like the carry")
-    return module
+    return recording
 
 
-def _trace(flat: Callable[..., list[Tensor]], tensors: list[Tensor]) -> fx.GraphModule:
-    # Tensors made in inference mode cannot be differentiated, so trace on ordinary stand-ins.
-    stand_ins = [
-        torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device) for t in tensors
-    ]
-    tracer = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)
-    module: fx.GraphModule = tracer(*stand_ins)
-    return module
-
-
-def _mutates(module: fx.GraphModule) -> bool:
-    targets = (n.target for n in module.graph.nodes if n.op == "call_function")
+def _mutates(recording: Recording) -> bool:
+    targets = (n.target for n in recording.graph.nodes if n.op == "call_function")
     return any(isinstance(t, OpOverload) and t._schema.is_mutable for t in targets)
 
 
 def _write(
-    recorded: fx.GraphModule, counts: tuple[int, int, int], rate: int | None, *, rewrite: bool
+    recording: Recording, counts: tuple[int, int, int], rate: int | None, *, rewrite: bool
 ) -> Written:
-    module = fx.GraphModule(recorded, _copied(recorded.graph))
-    nodes = [n for n in module.graph.nodes if n.op == "placeholder"]
+    own = recording.copy()
+    nodes = [n for n in own.graph.nodes if n.op == "placeholder"]
     carry, rest = nodes[: counts[0]], nodes[counts[0] :]
     fixed, batch = rest[: counts[1]], rest[counts[1] :]
-    number = _rate_number(module.graph, fixed, rate, rewrite)
+    number = _rate_number(own.graph, fixed, rate, rewrite)
     if rewrite:
-        _rewrite(module, carry[0])
-    plan = make_plan(module.graph, carry, fixed, overwrite=rewrite)
+        _rewrite(own, carry[0])
+    plan = make_plan(own.graph, carry, fixed, overwrite=rewrite)
     inputs = {"c": carry, "f": fixed, "b": batch, "rate": [number]}
-    return write(module, plan, inputs, bindings=rewrite)
-
-
-def _copied(graph: fx.Graph) -> fx.Graph:
-    copy = fx.Graph()
-    copy.output(copy.graph_copy(graph, {}))
-    return copy
+    return write(own, plan, inputs, bindings=rewrite)
 
 
 def _rate_number(graph: fx.Graph, fixed: list[fx.Node], rate: int | None, rewrite: bool) -> fx.Node:
@@ -206,17 +187,17 @@ def _rate_number(graph: fx.Graph, fixed: list[fx.Node], rate: int | None, rewrit
     return number
 
 
-def _rewrite(module: fx.GraphModule, theta: fx.Node) -> None:
-    clean(module)
-    trace_rules.simplify_losses(module)
-    trace_rules.pool_before_relu(module.graph)
-    clean(module)
-    match_layouts(module.graph)
-    weight_first(module.graph)
-    use_blocks(module, theta)
-    scale_last(module.graph)
-    trace_rules.scale_inside_sums(module.graph)
-    module.graph.lint()
+def _rewrite(recording: Recording, theta: fx.Node) -> None:
+    clean(recording)
+    trace_rules.simplify_losses(recording)
+    trace_rules.pool_before_relu(recording.graph)
+    clean(recording)
+    match_layouts(recording.graph)
+    weight_first(recording.graph)
+    use_blocks(recording, theta)
+    scale_last(recording.graph)
+    trace_rules.scale_inside_sums(recording.graph)
+    recording.graph.lint()
 
 
 def _by_python(bind: Bind, batch: Tensors) -> Way:

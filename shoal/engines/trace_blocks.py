@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
+from shoal.engines.recording import Recording
 from shoal.engines.trace_nodes import (
     aten,
     constant,
@@ -24,6 +25,7 @@ from shoal.engines.trace_nodes import (
     shape,
     store_constant,
     value,
+    zeros_for,
 )
 from shoal.engines.trace_rules import times
 
@@ -55,17 +57,17 @@ def assemble(blocks: Any, like: Any) -> Any:
     return torch.empty_like(like)
 
 
-def use_blocks(graph_module: fx.GraphModule, theta: fx.Node) -> None:
+def use_blocks(recording: Recording, theta: fx.Node) -> None:
     """Turn every concatenated gradient into ``accumulate`` or ``assemble``."""
-    graph = graph_module.graph
+    graph = recording.graph
     for node in reversed(list(graph.nodes)):
         if node.users and _pieces(node) and _lone_gradient(node, theta, top=True):
-            _accumulate_last(graph_module, node, theta)
+            _accumulate_last(recording, node, theta)
             graph.eliminate_dead_code()
     for node in list(graph.nodes):
         if _is_gradient(node, theta):
             with graph.inserting_before(node):
-                blocks = tuple(_blocks(graph_module, node))
+                blocks = tuple(_blocks(recording, node))
                 new = _mark(graph, assemble, (blocks, theta), theta)
             node.replace_all_uses_with(new)
     graph.eliminate_dead_code()
@@ -73,8 +75,7 @@ def use_blocks(graph_module: fx.GraphModule, theta: fx.Node) -> None:
 
 def _mark(graph: fx.Graph, target: Any, args: tuple[Any, ...], like: fx.Node) -> fx.Node:
     node = graph.call_function(target, args)
-    with value(like).fake_mode:
-        node.meta["val"] = torch.empty(shape(like), dtype=dtype(like))
+    node.meta["val"] = torch.empty(shape(like), dtype=dtype(like), device="meta")
     return node
 
 
@@ -126,9 +127,9 @@ def _terms(graph: fx.Graph, node: Any, factor: Any, theta: fx.Node, top: bool) -
     ]
 
 
-def _accumulate_last(graph_module: fx.GraphModule, node: fx.Node, theta: fx.Node) -> None:
+def _accumulate_last(recording: Recording, node: fx.Node, theta: fx.Node) -> None:
     """Rewrite a sum so that the gradient's blocks are added last, in their places."""
-    graph = graph_module.graph
+    graph = recording.graph
     with graph.inserting_before(node):
         terms = _terms(graph, node, 1, theta, True)
         gradient = next((t for t in terms if _is_gradient(t[0], theta)), None)
@@ -144,38 +145,35 @@ def _accumulate_last(graph_module: fx.GraphModule, node: fx.Node, theta: fx.Node
             total = insert(graph, aten.mul.Tensor, *first)
         for term, factor in rest:
             total = insert(graph, aten.add.Tensor, total, term, alpha=factor)
-        blocks = tuple(_blocks(graph_module, gradient[0]))
+        blocks = tuple(_blocks(recording, gradient[0]))
         new = _mark(graph, accumulate, (total, gradient[1], blocks), theta)
     node.replace_all_uses_with(new)
 
 
-def _blocks(graph_module: fx.GraphModule, gradient: fx.Node) -> list[Block]:
+def _blocks(recording: Recording, gradient: fx.Node) -> list[Block]:
     found, start = [], 0
     pieces: Any = gradient.args[0]
     for piece in pieces:
         size = shape(piece)[-1]
         if size:
-            found.append(_block(graph_module, piece, start, size, gradient))
+            found.append(_block(recording, piece, start, size, gradient))
         start += size
     return found
 
 
-def _block(
-    graph_module: fx.GraphModule, piece: fx.Node, start: int, size: int, gradient: fx.Node
-) -> Block:
+def _block(recording: Recording, piece: fx.Node, start: int, size: int, gradient: fx.Node) -> Block:
     """Walk up the views of a block; the inverse views lead from the vector to its place."""
-    with value(gradient).fake_mode:
-        spot = value(gradient).narrow(-1, start, size)
-        path: list[tuple[str, tuple[Any, ...]]] = []
-        node = piece
-        while (step := _inverse(node)) is not None:
-            try:
-                spot = getattr(spot, step[0])(*step[1])
-            except (RuntimeError, ValueError):
-                break  # the vector's strides do not allow this view
-            path.append(step)
-            node = node.args[0]  # type: ignore[assignment]
-    product = _product(graph_module, node)
+    spot = zeros_for(gradient).narrow(-1, start, size)
+    path: list[tuple[str, tuple[Any, ...]]] = []
+    node = piece
+    while (step := _inverse(node)) is not None:
+        try:
+            spot = getattr(spot, step[0])(*step[1])
+        except (RuntimeError, ValueError):
+            break  # the vector's strides do not allow this view
+        path.append(step)
+        node = node.args[0]  # type: ignore[assignment]
+    product = _product(recording, node)
     operands = product if product else (node,)
     return Block(start, size, tuple(path), bool(product), operands)
 
@@ -197,7 +195,7 @@ def _inverse(node: fx.Node) -> tuple[str, tuple[Any, ...]] | None:
     return None
 
 
-def _product(graph_module: fx.GraphModule, node: fx.Node) -> tuple[fx.Node, ...]:
+def _product(recording: Recording, node: fx.Node) -> tuple[fx.Node, ...]:
     """The factors of a block that is a matrix product nobody else needs."""
     if op_name(node) in ("mm", "bmm") and len(node.users) == 1:
         clients = shape(node)[0] if op_name(node) == "bmm" else 1
@@ -207,9 +205,9 @@ def _product(graph_module: fx.GraphModule, node: fx.Node) -> tuple[fx.Node, ...]
         rows, dims, kept = node.args
         if is_tensor(rows) and kept and len(shape(rows)) == 3 and dims == [1]:  # type: ignore[arg-type]
             clients, count, width = shape(rows)  # type: ignore[arg-type]
-            if count * width < _PLAIN_LOOP and constant(graph_module, rows) is None:
+            if count * width < _PLAIN_LOOP and constant(recording, rows) is None:
                 ones = torch.ones(clients, 1, count, dtype=dtype(node))
-                return store_constant(graph_module, ones, node), rows  # type: ignore[return-value]
+                return store_constant(recording, ones), rows  # type: ignore[return-value]
     return ()
 
 

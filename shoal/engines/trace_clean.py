@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, fx
 from torch.fx.node import map_arg
 
+from shoal.engines.recording import Recording
 from shoal.engines.trace_nodes import (
     alike,
     aten,
@@ -34,32 +35,32 @@ _MAKERS = {"zeros", "ones", "full", "scalar_tensor", "arange", "eye"}
 _LARGEST_CONSTANT = 1 << 20
 
 
-def clean(graph_module: fx.GraphModule) -> None:
+def clean(recording: Recording) -> None:
     """Make the graph smaller without changing what it computes (beyond rounding)."""
-    fold_constants(graph_module)
+    fold_constants(recording)
     for _ in range(3):
-        before = len(graph_module.graph.nodes)
+        before = len(recording.graph.nodes)
         for rule in (_drop_nothing, _merge_views, _use_uniform_constants, _fuse_bias):
-            _apply(graph_module, rule)
-        share_repeated(graph_module.graph)
-        graph_module.graph.eliminate_dead_code()
-        if len(graph_module.graph.nodes) == before:
+            _apply(recording, rule)
+        share_repeated(recording.graph)
+        recording.graph.eliminate_dead_code()
+        if len(recording.graph.nodes) == before:
             return
 
 
-Rule = Callable[[fx.GraphModule, fx.Node], fx.Node | None]
+Rule = Callable[[Recording, fx.Node], fx.Node | None]
 
 
-def _apply(graph_module: fx.GraphModule, rule: Rule) -> None:
-    for node in list(graph_module.graph.nodes):
+def _apply(recording: Recording, rule: Rule) -> None:
+    for node in list(recording.graph.nodes):
         if node.op == "call_function" and node.users:
-            with graph_module.graph.inserting_before(node):
-                new = rule(graph_module, node)
+            with recording.graph.inserting_before(node):
+                new = rule(recording, node)
             if new is not None:
                 swap(node, new)
 
 
-def _drop_nothing(_: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+def _drop_nothing(_: Recording, node: fx.Node) -> fx.Node | None:
     """Operations that give back their argument."""
     name, source = op_name(node), node.args[0] if node.args else None
     if not isinstance(source, fx.Node) or not is_tensor(source) or not is_tensor(node):
@@ -77,7 +78,7 @@ def _drop_nothing(_: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     return None
 
 
-def _merge_views(_: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+def _merge_views(_: Recording, node: fx.Node) -> fx.Node | None:
     """Two transposes cancel; a view of a view is one view."""
     name, source = op_name(node), node.args[0] if node.args else None
     if not isinstance(source, fx.Node) or not isinstance(source.args and source.args[0], fx.Node):
@@ -93,9 +94,9 @@ def _merge_views(_: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     return None
 
 
-def fold_constants(graph_module: fx.GraphModule) -> None:
+def fold_constants(recording: Recording) -> None:
     """Compute at once what depends on no input."""
-    graph = graph_module.graph
+    graph = recording.graph
     known: dict[fx.Node, Tensor] = {}
     for node in graph.nodes:
         if node.op == "get_attr":
@@ -107,7 +108,7 @@ def fold_constants(graph_module: fx.GraphModule) -> None:
     for node, tensor in known.items():
         if any(user not in known for user in node.users):
             with graph.inserting_before(node):
-                stored = store_constant(graph_module, tensor.clone(), node)
+                stored = store_constant(recording, tensor.clone())
             node.replace_all_uses_with(stored, delete_user_cb=lambda user: user not in known)
     graph.eliminate_dead_code()
 
@@ -131,13 +132,13 @@ def _constant_value(node: fx.Node, known: dict[fx.Node, Tensor]) -> Tensor | Non
     return None
 
 
-def _use_uniform_constants(graph_module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+def _use_uniform_constants(recording: Recording, node: fx.Node) -> fx.Node | None:
     """A constant tensor with one value everywhere acts as a number."""
     name = op_name(node)
     if name not in ("mul", "add", "sub", "div") or len(node.args) != 2 or node.kwargs:
         return None
     for left, right in ((node.args[0], node.args[1]), (node.args[1], node.args[0])):
-        number = _uniform(graph_module, right)
+        number = _uniform(recording, right)
         swapped = left is not node.args[0]
         if number is None or not same_kind(left, node) or (swapped and name in ("sub", "div")):
             continue
@@ -147,15 +148,15 @@ def _use_uniform_constants(graph_module: fx.GraphModule, node: fx.Node) -> fx.No
     return None
 
 
-def _uniform(graph_module: fx.GraphModule, node: Any) -> float | None:
-    tensor = constant(graph_module, node)
+def _uniform(recording: Recording, node: Any) -> float | None:
+    tensor = constant(recording, node)
     if tensor is None or not tensor.numel() or not tensor.is_floating_point():
         return None
     first = tensor.flatten()[0]
     return float(first) if bool((tensor == first).all()) else None
 
 
-def _fuse_bias(_: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+def _fuse_bias(_: Recording, node: fx.Node) -> fx.Node | None:
     """``bias + a @ b`` is one call."""
     if op_name(node) != "add" or node.kwargs or len(node.args) != 2:
         return None

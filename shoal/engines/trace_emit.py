@@ -19,6 +19,7 @@ from torch import Tensor, fx
 from torch._ops import OpOverload
 
 from shoal.engines.inplace import OVER_FIRST, Plan
+from shoal.engines.recording import Recording
 from shoal.engines.trace_blocks import accumulate, assemble
 from shoal.engines.trace_lines import block_line, with_deletions
 from shoal.engines.trace_nodes import aten, dtype, is_view, op_name, shape
@@ -36,7 +37,6 @@ class Writer:
     """Collects lines for what is done once (``head``) and for every batch (``body``)."""
 
     plan: Plan
-    module: fx.GraphModule
     bindings: bool = True
     head: list[str] = field(default_factory=list)
     body: list[tuple[str, str, list[str]]] = field(default_factory=list)
@@ -205,16 +205,16 @@ class Written(NamedTuple):
 
 
 def write(
-    module: fx.GraphModule, plan: Plan, inputs: dict[str, list[fx.Node]], *, bindings: bool = True
+    recording: Recording, plan: Plan, inputs: dict[str, list[fx.Node]], *, bindings: bool = True
 ) -> Written:
     """The function ``bind`` and its source."""
-    writer = Writer(plan, module, bindings)
+    writer = Writer(plan, bindings)
     for letter, nodes in inputs.items():
         for k, node in enumerate(nodes):
             writer.names[node] = letter if letter == "rate" else f"{letter}{k}"
-    for node in module.graph.nodes:
+    for node in recording.graph.nodes:
         if node.op == "get_attr":
-            writer.names[node] = writer.known(getattr(module, str(node.target)), "constant")
+            writer.names[node] = writer.known(recording.constants[str(node.target)], "constant")
         elif node.op == "call_function":
             writer.emit(node)
     for home, new in plan.copies():

@@ -11,6 +11,8 @@ from torch import Tensor, fx
 from torch._ops import OpOverload
 from torch.fx.node import map_arg
 
+from shoal.engines.recording import Recording
+
 aten = torch.ops.aten
 
 # Views that torch does not declare as such: the result shares memory all the same.
@@ -25,7 +27,7 @@ def op_name(node: Any) -> str:
 
 
 def value(node: Any) -> Any:
-    """The stand-in value of a node (a fake tensor, a number, or a tuple of them)."""
+    """The stand-in value of a node (a tensor without memory, a number, or a tuple of them)."""
     return node.meta.get("val") if isinstance(node, fx.Node) else node
 
 
@@ -49,7 +51,13 @@ def alike(a: Any, b: Any) -> bool:
     if not (is_tensor(a) and is_tensor(b)):
         return False
     x, y = value(a), value(b)
-    return bool(x.shape == y.shape and x.dtype == y.dtype and x.stride() == y.stride())
+    return bool(x.shape == y.shape and x.dtype == y.dtype and _strides(x) == _strides(y))
+
+
+def _strides(tensor: Tensor) -> list[int]:
+    """Of axes along which there is a step to take."""
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    return [stride for size, stride in pairs if size > 1]
 
 
 def same_kind(a: Any, b: Any) -> bool:
@@ -86,36 +94,51 @@ def draws(node: fx.Node) -> bool:
     return isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
 
 
-def constant(graph_module: fx.GraphModule, node: Any) -> Tensor | None:
+def constant(recording: Recording, node: Any) -> Tensor | None:
     """The tensor behind a node that reads a constant."""
     if isinstance(node, fx.Node) and node.op == "get_attr":
-        found = getattr(graph_module, str(node.target))
-        return found if isinstance(found, Tensor) else None
+        return recording.constants[str(node.target)]
     return None
 
 
 def insert(graph: fx.Graph, target: Callable[..., Any], *args: Any, **kwargs: Any) -> fx.Node:
     """Add a call at the graph's insertion point, its stand-in value included."""
     node = graph.call_function(target, args, kwargs)
-    tensors = [v for v in map(value, node.all_input_nodes) if isinstance(v, Tensor)]
-    if not tensors:
-        node.meta["val"] = target(*map_arg(args, value), **map_arg(kwargs, value))
-        return node
-    with tensors[0].fake_mode:  # type: ignore[attr-defined]
-        node.meta["val"] = target(*map_arg(args, value), **map_arg(kwargs, value))
+    result = target(*map_arg(args, zeros_for), **map_arg(kwargs, zeros_for))
+    node.meta["val"] = without_memory(result) if isinstance(result, Tensor) else result
     return node
 
 
-def store_constant(graph_module: fx.GraphModule, tensor: Tensor, like: fx.Node) -> fx.Node:
-    """Add a constant tensor at the graph's insertion point; ``like`` lends its fake mode."""
-    number = sum(name.startswith("_constant_") for name in vars(graph_module))
-    name = f"_constant_{number}"
-    # A plain attribute, not a buffer: the module is only a bag of constants here.
-    object.__setattr__(graph_module, name, tensor)
-    node = graph_module.graph.create_node("get_attr", name)
-    with value(like).fake_mode as mode:
-        node.meta["val"] = mode.from_tensor(tensor)
+def store_constant(recording: Recording, tensor: Tensor) -> fx.Node:
+    """Add a constant tensor at the graph's insertion point."""
+    name = f"_constant_{len(recording.constants)}"
+    recording.constants[name] = tensor
+    node = recording.graph.create_node("get_attr", name)
+    node.meta["val"] = without_memory(tensor)
     return node
+
+
+def without_memory(tensor: Tensor) -> Tensor:
+    """A tensor that is laid out as this one and holds nothing."""
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+
+
+def zeros_for(node: fx.Node) -> Any:
+    """A node's stand-in value in memory: some operators on tensors without any import a compiler.
+
+    Zeros are valid indices too, and cost nothing until they are written to.
+    """
+    found = value(node)
+    if not isinstance(found, Tensor):
+        return found
+    memory = torch.zeros(extent(found), dtype=found.dtype)
+    return memory.as_strided(found.shape, found.stride())
+
+
+def extent(tensor: Tensor) -> int:
+    """How much memory a tensor spans, in numbers."""
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    return 1 + sum((size - 1) * step for size, step in steps) if tensor.numel() else 0
 
 
 def swap(old: fx.Node, new: fx.Node) -> None:

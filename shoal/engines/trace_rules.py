@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from shoal.engines.recording import Recording
 from shoal.engines.trace_nodes import (
     aten,
     constant,
@@ -51,14 +52,14 @@ def rate_as_number(graph: fx.Graph, rate: fx.Node, number: fx.Node) -> None:
                 swap(node, insert(graph, node.target, *reversed(args)))
 
 
-def simplify_losses(graph_module: fx.GraphModule) -> None:
+def simplify_losses(recording: Recording) -> None:
     """Backward of a softmax loss with one target a row: ``(softmax - onehot) * -scale``."""
-    graph = graph_module.graph
+    graph = recording.graph
     for node in list(graph.nodes):
         if op_name(node) != "_log_softmax_backward_data":
             continue
         spread, output, dim = node.args[0], node.args[1], node.args[2]
-        if not _one_target(graph_module, spread, dim, node):
+        if not _one_target(recording, spread, dim, node):
             continue
         scale = spread.args[3]
         with graph.inserting_before(node):
@@ -67,25 +68,25 @@ def simplify_losses(graph_module: fx.GraphModule) -> None:
             )
             logits = output.args[0] if lone else None
             if logits is not None and _few_classes(logits, dim):
-                off = _off_target_first(graph_module, logits, spread.args[2], node)
+                off = _off_target_first(recording, logits, spread.args[2], node)
             else:
                 soft = (
                     insert(graph, aten._softmax.default, logits, dim, False)
                     if lone
                     else insert(graph, aten.exp.default, output)
                 )
-                off = _off_target(graph_module, soft, dim, spread.args[2], node)
-            swap(node, insert(graph, aten.mul.Tensor, off, _negated(graph_module, scale, graph)))
+                off = _off_target(recording, soft, dim, spread.args[2], node)
+            swap(node, insert(graph, aten.mul.Tensor, off, _negated(recording, scale, graph)))
     graph.eliminate_dead_code()
 
 
 def _off_target(
-    graph_module: fx.GraphModule, soft: fx.Node, dim: int, index: fx.Node, like: fx.Node
+    recording: Recording, soft: fx.Node, dim: int, index: fx.Node, like: fx.Node
 ) -> fx.Node:
     """``softmax - onehot``."""
     minus_one = torch.full(shape(index), -1.0, dtype=dtype(like))
-    stored = store_constant(graph_module, minus_one, like)
-    return insert(graph_module.graph, aten.scatter_add.default, soft, dim, index, stored)
+    stored = store_constant(recording, minus_one)
+    return insert(recording.graph, aten.scatter_add.default, soft, dim, index, stored)
 
 
 def _few_classes(logits: fx.Node, dim: int) -> bool:
@@ -95,10 +96,10 @@ def _few_classes(logits: fx.Node, dim: int) -> bool:
 
 
 def _off_target_first(
-    graph_module: fx.GraphModule, logits: fx.Node, index: fx.Node, like: fx.Node
+    recording: Recording, logits: fx.Node, index: fx.Node, like: fx.Node
 ) -> fx.Node:
     """``softmax - onehot`` with the classes as the first axis in memory."""
-    graph, axes = graph_module.graph, len(shape(logits))
+    graph, axes = recording.graph, len(shape(logits))
     forth, back = [axes - 1, *range(axes - 1)], [*range(1, axes), 0]
     turned = insert(graph, aten.permute.default, logits, forth)
     soft = insert(graph, aten._softmax.default, turned, 0, False)
@@ -106,15 +107,15 @@ def _off_target_first(
         places = insert(graph, aten.unsqueeze.default, index.args[0], 0)
     else:
         places = insert(graph, aten.permute.default, index, forth)
-    off = _off_target(graph_module, soft, 0, places, like)
+    off = _off_target(recording, soft, 0, places, like)
     return insert(graph, aten.permute.default, off, back)
 
 
-def _one_target(graph_module: fx.GraphModule, spread: Any, dim: Any, node: fx.Node) -> bool:
+def _one_target(recording: Recording, spread: Any, dim: Any, node: fx.Node) -> bool:
     """Whether a gradient is zero but for one entry a row."""
     if op_name(spread) not in ("scatter_add", "scatter") or spread.kwargs or spread.args[1] != dim:
         return False
-    blank, index, source = constant(graph_module, spread.args[0]), spread.args[2], spread.args[3]
+    blank, index, source = constant(recording, spread.args[0]), spread.args[2], spread.args[3]
     if blank is None or bool(blank.any()) or not is_tensor(source):
         return False
     rows = list(shape(node))
@@ -122,8 +123,8 @@ def _one_target(graph_module: fx.GraphModule, spread: Any, dim: Any, node: fx.No
     return shape(index) == shape(source) == tuple(rows)
 
 
-def _negated(graph_module: fx.GraphModule, scale: fx.Node, graph: fx.Graph) -> Any:
-    known = constant(graph_module, scale)
+def _negated(recording: Recording, scale: fx.Node, graph: fx.Graph) -> Any:
+    known = constant(recording, scale)
     if known is not None and bool((known == known.flatten()[0]).all()):
         return -float(known.flatten()[0])
     return scale.args[0] if op_name(scale) == "neg" else insert(graph, aten.neg.default, scale)

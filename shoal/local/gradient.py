@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from torch import Tensor
-from torch.func import grad
 
+from shoal.local.differentiate import grad, grad_and_more
 from shoal.part import Part
 from shoal.task import Task, mean_loss
 from shoal.types import Batch, Terms
@@ -49,7 +49,7 @@ def method_gradient(
         return _combined(loss, found), (outputs.stats, _pulls(found))
 
     def base(theta: Tensor) -> Tensor:
-        g, (stats, pulls) = grad(value, has_aux=True)(theta)
+        g, (stats, pulls) = grad_and_more(value)(theta)
         seen.append(stats)
         total: Tensor = g
         for pull in pulls:

@@ -8,7 +8,6 @@ from math import ceil, exp
 from typing import Any, overload
 
 import numpy as np
-from scipy.special import pdtrik
 
 from shoal.errors import UserError
 from shoal.rng import Purpose, keys, sample, uniform
@@ -143,4 +142,6 @@ def poisson(u: float, rate: float) -> int:
     """
     if rate <= 0.0 or u <= exp(-rate):
         return 0
+    from scipy.special import pdtrik  # a fifth of a second that few worlds need
+
     return max(0, ceil(float(pdtrik(u, rate)) - 1e-9))

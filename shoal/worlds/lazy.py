@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaincinv
 
 from shoal.errors import UserError
 from shoal.rng import Purpose, bits, keys
@@ -141,6 +140,8 @@ class Lazy:
 def _dirichlet(u: Floats, alpha: float) -> Floats:
     """A sample of ``Dir(alpha)`` up to scale, from uniform numbers by the inverse of the gamma
     distribution; where that underflows, from ``P(x) ~ x^alpha / Gamma(alpha + 1)`` in logs."""
+    from scipy.special import gammaincinv  # see flow.py
+
     gamma: Floats = gammaincinv(alpha, u)
     if alpha >= 0.1 or gamma.max() > 1e-100:
         return gamma
