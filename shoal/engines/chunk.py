@@ -146,6 +146,15 @@ class Chunk:
             return 0
         return min(min(s, rows // min(full)) for s, rows in zip(steps, self.counts, strict=True))
 
+    def stretches(self, first: int, steps: Sequence[int]) -> Iterator[tuple[int, int, list[Piece]]]:
+        """From step ``first`` on: a step, how many in a row are taken by the same clients with the
+        same kinds of batches, and those."""
+        # padded batches are all of one kind, so a stretch lasts until somebody is done
+        ends = sorted({s for s in steps if s > first}) if self.order.pad else None
+        for end in ends or range(first + 1, max(steps) + 1):
+            yield first, end - first, list(self.pieces(first, steps))
+            first = end
+
     def pieces(self, step: int, steps: Sequence[int]) -> Iterator[Piece]:
         """Contiguous clients that take this step with the same kind of batch."""
         begin, kind = 0, self._kind(0, step, steps)

@@ -81,6 +81,24 @@ class Epoch:
         rows, *rest = [column.contiguous() for column in stepwise]
         return Steps(x, rows.view(count, -1), rest, [clients, length, *x.shape[1:]], many)
 
+    def stretch(self, piece: Piece, step: int, count: int, begin: int, end: int) -> Steps:
+        """What some clients of a piece read in ``count`` steps from this one on."""
+        x, clients, length = self.pool_x, end - begin, piece.length
+        first, every = step * length, piece._replace(length=count * length)
+        span = slice(first, first + every.length)
+        rows, labels = self.rows[begin:end, span], self.labels[begin:end, span]
+        weight = None if self.weights is None else self.weights[begin:end, span]
+        if piece.weighted:
+            rows, labels, weight = self._padded(rows, labels, weight, every, first, begin, end)
+        rows, *rest = [
+            column.reshape(clients, count, length, *column.shape[2:]).transpose(0, 1).contiguous()
+            for column in (rows, labels, weight)
+            if column is not None
+        ]
+        row_bytes = x[0].numel() * x.element_size() if len(x) else 1
+        many = max(1, GATHER_BYTES // (row_bytes * clients * length))
+        return Steps(x, rows.view(count, -1), rest, [clients, length, *x.shape[1:]], many)
+
     def batch(self, piece: Piece, step: int, begin: int, end: int) -> Batch:
         """``[end - begin, length, ...]`` rows of this step for some clients of a piece."""
         first = step * batch_rows(self.order, self.counts[piece.begin])

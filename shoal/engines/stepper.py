@@ -68,10 +68,10 @@ def _epoch(compiled: Compiled, active: Active, epoch: int, rate: Tensor) -> None
     sizes = _sizes(active.largest) if compiled.stacked else [1]
     regular = chunk.regular(steps) if compiled.stacked or len(chunk.seats) == 1 else 0
     stepper.regular_steps(regular)
-    for step in range(regular, max(steps)):
-        for piece in chunk.pieces(step, steps):
+    for step, count, pieces in chunk.stretches(regular, steps):
+        for piece in pieces:
             for begin, end in spans(piece.end - piece.begin, sizes):
-                stepper.step(step, piece, piece.begin + begin, piece.begin + end)
+                stepper.steps(step, count, piece, piece.begin + begin, piece.begin + end)
     active.count(steps, order.rates[epoch])
 
 
@@ -93,14 +93,11 @@ class _Stepper:
         """Steps that all clients take with full batches: no look-ups inside the loop."""
         if not count:
             return
-        clients, stacked = len(self.active.where), self.compiled.stacked
-        steps = self.shuffled.steps(count)
+        clients, steps = len(self.active.where), self.shuffled.steps(count)
         if self.compiled.program.noisy:
             self._noisy_steps(steps, clients)
-            return
-        real: Callable[[], Batch] = lambda: Batch(*next(steps.batches()))  # noqa: E731
-        replay, carry, fixed = self._replay(0, clients, Batch(*steps.like()), (), real)
-        replay.all_steps(carry, fixed, steps if stacked else steps.alone(), self.value)
+        else:
+            self._all(steps, 0, clients)
 
     def _noisy_steps(self, steps: Steps, clients: int) -> None:
         """Noise is drawn for every step."""
@@ -115,7 +112,23 @@ class _Stepper:
     def _noise(self, step: int, begin: int, end: int) -> tuple[Tree, ...]:
         return self.active.chunk.noise(self.epoch, step, begin, end)
 
-    def step(self, step: int, piece: Piece, begin: int, end: int) -> None:
+    def steps(self, step: int, count: int, piece: Piece, begin: int, end: int) -> None:
+        """``count`` steps of clients ``begin..end`` from this one on."""
+        if count == 1 or self.compiled.program.noisy:
+            for number in range(step, step + count):
+                self._step(number, piece, begin, end)
+            return
+        steps = self.shuffled.stretch(piece, step, count, begin, end)
+        self._all(steps, begin, end)
+
+    def _all(self, steps: Steps, begin: int, end: int) -> None:
+        """Every step of clients ``begin..end`` in one call."""
+        real: Callable[[], Batch] = lambda: Batch(*next(steps.batches()))  # noqa: E731
+        replay, carry, fixed = self._replay(begin, end, Batch(*steps.like()), (), real)
+        stacked = self.compiled.stacked
+        replay.all_steps(carry, fixed, steps if stacked else steps.alone(), self.value)
+
+    def _step(self, step: int, piece: Piece, begin: int, end: int) -> None:
         """One step of clients ``begin..end``."""
         batch = self.shuffled.batch(piece, step, begin, end)
         noisy = self.compiled.program.noisy
