@@ -22,6 +22,9 @@ class Walk(Part):
     The client half of FedAgg's probe as a method of its own, for engines that stack clients; one
     client alone answers ``ControlledRate.walk``, and the two agree. ``decay`` is the weight decay
     of the run's optimiser: it is in the gradients, and not in the steps.
+
+    Deviations: none from the probe; what the probe departs from stands with ``ControlledRate``'s
+    kinds.
     """
 
     decay: float = 0.0
