@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from shoal.reproduce.claims import DECIDE, decided
+from shoal.reproduce.claims import DECIDE, Cells, decided
 from shoal.reproduce.results import Result
-from shoal.reproduce.verdicts.ranking import spearman
+from shoal.reproduce.verdicts.ranking import lead, spearman
 
 PAPERS = {"flash": 22, "fedagg": 14, "special": 18, "fedinit": 15}
 
@@ -143,3 +143,16 @@ def test_fedinit_beta_and_divergence() -> None:
 def test_rank_correlation() -> None:
     assert spearman([1, 2, 3, 4], [1, 2, 3, 4]) == pytest.approx(1.0)
     assert spearman([1, 2, 3], [5, 5, 5]) == 0.0
+
+
+def test_the_best_other_method_is_found_on_seeds_that_all_have() -> None:
+    """Seed 1 is an easy draw: who has it must not look better for that."""
+    found = Cells(
+        (
+            cell("flash", "Table 7", "dip", "FLASH", [50.0, 90.0]),
+            cell("flash", "Table 7", "dip", "FedYogi", [40.0, 95.0]),
+            cell("flash", "Table 7", "dip", "FedAvg", [60.0]),
+        )
+    )
+    ahead = lead(found, "FLASH")
+    assert ahead is not None and (ahead.mean, ahead.seeds) == (-10.0, 1)

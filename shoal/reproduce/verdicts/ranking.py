@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from shoal.reproduce.claims import NOT_RUN, Cells, Verdict
 from shoal.reproduce.counting import Gap, gap
@@ -17,14 +18,26 @@ def one(cells: Cells, **wanted: str) -> Result | None:
 def lead(
     cells: Cells, name: str, *, without: Sequence[str] = (), smallest: bool = False
 ) -> Gap | None:
-    """How far a method is ahead of the best other one (``smallest``: less is better)."""
+    """How far a method is ahead of the best other one (``smallest``: less is better).
+
+    On the seeds that all of them have: a draw of the data can matter more than the method.
+    """
     mine = one(cells, method=name)
     others = [r for r in cells if r.method not in (name, *without) and r.mean is not None]
     if mine is None or not others:
         return None
+    mine, *others = on_common_seeds([mine, *others])
     sign = -1.0 if smallest else 1.0
     best = max(others, key=lambda r: sign * (r.mean or 0.0))
     return gap(best, mine) if smallest else gap(mine, best)
+
+
+def on_common_seeds(results: Sequence[Result]) -> list[Result]:
+    """The figures with the seeds that all of them have; as they are if there is none."""
+    common = set.intersection(*(set(r.values) for r in results))
+    if not common:
+        return list(results)
+    return [replace(r, values={s: v for s, v in r.values.items() if s in common}) for r in results]
 
 
 def leads(
