@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from shoal.reproduce.claims import NOT_RUN, Cells, Verdict, claim
 from shoal.reproduce.counting import Gap, all_above, told
-from shoal.reproduce.verdicts.ranking import leads, one, pair, pairs, parts, yes
+from shoal.reproduce.verdicts.ranking import leads, on_common_seeds, one, pair, pairs, parts, yes
 
 SKEWED = ("10 of 100 Dirichlet 0.1", "10 of 200 Dirichlet 0.1")
 
@@ -41,6 +41,7 @@ def best_of_seven(cells: Cells) -> Verdict:
         own = one(mine, setup=setup, method="FedInit")
         others = [r for r in mine.of(setup=setup) if r.method != "FedInit"]
         if own is not None:
+            own, *others = on_common_seeds([own, *others])
             ranks.append(1 + sum((r.mean or 0) > (own.mean or 0) for r in others))
     verdict = all_above(gaps, holds=0.5 + 1e-6)
     answer = verdict.answer
