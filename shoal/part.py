@@ -7,10 +7,10 @@ slot combine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import ClassVar, Literal, NamedTuple, TypeVar
+from typing import ClassVar, Literal, NamedTuple
 
 from torch import Tensor
 
@@ -71,30 +71,6 @@ CLIENT_SLOTS = (
     "noise_shapes",
 )  # fmt: skip
 STATES = ("server_state", "memory", "scratch", "step_state", "noise_shapes")
-
-
-_F = TypeVar("_F", bound=Callable[..., Tree])
-
-
-def question(function: _F) -> _F:
-    """Marks a method of a part that clients answer: ``(self, view, payload) -> tree``."""
-    function.is_question = True  # type: ignore[attr-defined]
-    return function
-
-
-def trains(part: Callable[..., Part]) -> Callable[[_F], _F]:
-    """Marks a question whose answer is what ``part`` uploads after plain local training.
-
-    The payload is one rate an epoch, and ``part(decay=...)`` the part of a method of its own. An
-    engine that stacks clients then trains them all at once instead of putting the question to one
-    after another.
-    """
-
-    def marked(function: _F) -> _F:
-        function.trained_by = part  # type: ignore[attr-defined]
-        return function
-
-    return marked
 
 
 class Sent(NamedTuple):

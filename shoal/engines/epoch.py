@@ -63,41 +63,35 @@ class Epoch:
         """
         x, clients = self.pool_x, len(self.counts)
         length = length or batch_rows(self.order, self.counts[0])
-        row_bytes = x[0].numel() * x.element_size() if len(x) else 1
-        many = max(1, GATHER_BYTES // (row_bytes * clients * length))
-        shape = (clients, count, length)
-        columns = [self.rows, self.labels]
-        if self.weights is not None:
-            columns.append(self.weights)
-        stepwise = [
-            column[:, begin : begin + count * length]
-            .reshape(*shape, *column.shape[2:])
-            .transpose(0, 1)
-            for column in columns
-        ]
-        if self.weights is None and self.order.pad:
+        span = slice(begin, begin + count * length)
+        weights = None if self.weights is None else self.weights[:, span]
+        if weights is None and self.order.pad:
             one = torch.ones((), dtype=self.order.model.theta.dtype, device=x.device)
-            stepwise.append(one.expand(count, clients, length))
-        rows, *rest = [column.contiguous() for column in stepwise]
-        return Steps(x, rows.view(count, -1), rest, [clients, length, *x.shape[1:]], many)
+            weights = one.expand(clients, count * length)
+        return self._stepwise(self.rows[:, span], self.labels[:, span], weights, count)
 
     def stretch(self, piece: Piece, step: int, count: int, begin: int, end: int) -> Steps:
         """What some clients of a piece read in ``count`` steps from this one on."""
-        x, clients, length = self.pool_x, end - begin, piece.length
-        first, every = step * length, piece._replace(length=count * length)
+        first, every = step * piece.length, piece._replace(length=count * piece.length)
         span = slice(first, first + every.length)
         rows, labels = self.rows[begin:end, span], self.labels[begin:end, span]
         weight = None if self.weights is None else self.weights[begin:end, span]
         if piece.weighted:
             rows, labels, weight = self._padded(rows, labels, weight, every, first, begin, end)
-        rows, *rest = [
-            column.reshape(clients, count, length, *column.shape[2:]).transpose(0, 1).contiguous()
+        return self._stepwise(rows, labels, weight, count)
+
+    def _stepwise(self, rows: Tensor, labels: Tensor, weight: Tensor | None, count: int) -> Steps:
+        """``[C, count * B]`` columns with the step as the first axis, ``B`` rows each."""
+        x, clients, length = self.pool_x, rows.shape[0], rows.shape[1] // count
+        shape = (clients, count, length)
+        chosen, *rest = [
+            column.reshape(*shape, *column.shape[2:]).transpose(0, 1).contiguous()
             for column in (rows, labels, weight)
             if column is not None
         ]
         row_bytes = x[0].numel() * x.element_size() if len(x) else 1
         many = max(1, GATHER_BYTES // (row_bytes * clients * length))
-        return Steps(x, rows.view(count, -1), rest, [clients, length, *x.shape[1:]], many)
+        return Steps(x, chosen.view(count, -1), rest, [clients, length, *x.shape[1:]], many)
 
     def batch(self, piece: Piece, step: int, begin: int, end: int) -> Batch:
         """``[end - begin, length, ...]`` rows of this step for some clients of a piece."""

@@ -8,7 +8,8 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from shoal.part import Part, Sent, Stepped, question
+from shoal.part import Part, Sent, Stepped
+from shoal.question import question
 from shoal.tree import Tree
 from shoal.types import Kind, Reduction, Work
 from shoal.view import GradFn, ServerView, View

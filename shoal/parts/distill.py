@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from shoal.part import Part, Sent, question
+from shoal.part import Part, Sent
+from shoal.question import question
 from shoal.tree import Tree
 from shoal.types import Kind, Outputs, Terms
 from shoal.view import ServerView, View

@@ -9,8 +9,9 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from shoal.part import Part, question
+from shoal.part import Part
 from shoal.parts.select import Measure, lowest, misfits, stacked
+from shoal.question import question
 from shoal.tree import Tree
 from shoal.types import Job, Model
 from shoal.view import ServerView, View

@@ -8,7 +8,8 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from shoal.part import Part, Stepped, question
+from shoal.part import Part, Stepped
+from shoal.question import question
 from shoal.tree import Tree
 from shoal.types import Kind, Outputs, Reduction, Terms, Work
 from shoal.view import ServerView, View

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from shoal.errors import UserError
 from shoal.layout import Layout
-from shoal.part import Part, question
+from shoal.part import Part
+from shoal.question import question
 from shoal.task import Task
 from shoal.tree import Tree
 from shoal.view import ServerView, View

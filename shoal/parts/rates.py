@@ -8,9 +8,10 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from shoal.part import Part, Sent, question, trains
+from shoal.part import Part, Sent
 from shoal.parts.mean_field import Trajectory, control_rates, mean_trajectory
 from shoal.parts.walk import Walk
+from shoal.question import question, trains
 from shoal.tree import Tree
 from shoal.types import Reduction, Work
 from shoal.view import GradFn, ServerView, View

@@ -8,9 +8,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from shoal.part import Stepped, question
+from shoal.part import Stepped
 from shoal.parts.mean_field import Trajectory, pretrained
 from shoal.parts.rates import Chosen, ControlledRate
+from shoal.question import question
 from shoal.tree import Tree
 from shoal.types import Work
 from shoal.view import ServerView, View

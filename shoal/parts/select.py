@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from shoal.errors import UserError
-from shoal.part import Part, question
+from shoal.part import Part
+from shoal.question import question
 from shoal.tree import Tree
 from shoal.types import Job, Model
 from shoal.view import ServerView, View

@@ -15,8 +15,9 @@ from shoal.federation import Federation
 from shoal.local import Program
 from shoal.method import Method
 from shoal.orders import make_order
-from shoal.part import Part, question
+from shoal.part import Part
 from shoal.parts.local_sgd import Sgd
+from shoal.question import question
 from shoal.tree import Tree
 from shoal.types import Job
 from shoal.view import View

@@ -1,0 +1,34 @@
+"""Marks on the methods of parts that clients answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from shoal.tree import Tree
+
+if TYPE_CHECKING:
+    from shoal.part import Part
+
+_F = TypeVar("_F", bound=Callable[..., Tree])
+
+
+def question(function: _F) -> _F:
+    """Marks a method of a part that clients answer: ``(self, view, payload) -> tree``."""
+    function.is_question = True  # type: ignore[attr-defined]
+    return function
+
+
+def trains(part: Callable[..., Part]) -> Callable[[_F], _F]:
+    """Marks a question whose answer is what ``part`` uploads after plain local training.
+
+    The payload is one rate an epoch, and ``part(decay=...)`` the part of a method of its own. An
+    engine that stacks clients then trains them all at once instead of putting the question to one
+    after another.
+    """
+
+    def marked(function: _F) -> _F:
+        function.trained_by = part  # type: ignore[attr-defined]
+        return function
+
+    return marked
