@@ -20,15 +20,20 @@ class Cut(NamedTuple):
     chunk: Chunk
 
 
-def cuts_of(orders: Sequence[Order], stacked: bool, cache_bytes: int) -> list[Cut]:
-    """Consecutive members; cohorts that fill no chunk of their own share one, a few at a time."""
+def cuts_of(
+    orders: Sequence[Order], stacked: bool, cache_bytes: int, most: int | None = None
+) -> list[Cut]:
+    """Consecutive members; cohorts that fill no chunk of their own share one, a few at a time.
+
+    ``most`` says how many clients make a chunk where that is not for their models to decide.
+    """
     if stacked and len(orders) > 1 and all(_is_small(o, cache_bytes) for o in orders):
         seats = [Seat(k, member) for k, order in enumerate(orders) for member in order.members]
         if len({_samples(s) for s in seats}) == 1:
             return [Cut(tuple(range(len(orders))), Chunk.of(orders, seats))]
     found: list[Cut] = []
     for number, order in enumerate(orders):
-        found += [Cut((number,), chunk) for chunk in _of_one(order, stacked, cache_bytes)]
+        found += [Cut((number,), chunk) for chunk in _of_one(order, stacked, cache_bytes, most)]
     return found
 
 
@@ -56,9 +61,9 @@ def _is_small(order: Order, cache_bytes: int) -> bool:
     return work < SMALL_STEP and _fitting(order, cache_bytes) >= members
 
 
-def _of_one(order: Order, stacked: bool, cache_bytes: int) -> list[Chunk]:
+def _of_one(order: Order, stacked: bool, cache_bytes: int, most: int | None) -> list[Chunk]:
     seats = [Seat(0, member) for member in order.members]
-    size = _fitting(order, cache_bytes) if stacked else 1
+    size = most or (_fitting(order, cache_bytes) if stacked else 1)
     count = 1
     if not (stacked and _is_small(order, cache_bytes)):
         # as many chunks for one thread as for the other, of nearly the same size

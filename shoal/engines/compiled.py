@@ -44,6 +44,7 @@ class Compiled:
             and program.plain_start
             and not (watches or looks or program.noisy or program.keeps_memory)
         )
+        self.factored: bool | None = None  # whether run_factored is right; None until it was tried
         self._steps: dict[Any, tuple[tuple[str, ...], dict[Any, Replay]]] = {}
         self._functions: dict[Any, tuple[tuple[str, ...], dict[Any, Any]]] = {}
         self._seen: Counter[Any] = Counter()  # shapes of whole data sets, how often they came

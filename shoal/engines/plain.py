@@ -38,7 +38,7 @@ class Rooms(threading.local):
         return self._rooms[key]
 
 
-_ROOMS = Rooms()
+ROOMS = Rooms()
 
 
 def is_plain(compiled: Compiled, chunk: Chunk) -> bool:
@@ -60,7 +60,7 @@ def run_plain(compiled: Compiled, chunk: Chunk) -> Results:
     order, clients = chunk.order, len(chunk.seats)
     theta, counts = order.model.theta, [s.member.train.count for s in chunk.seats]
     none = ((),) * len(order.program.method.parts)
-    x = _ROOMS.of(clients, theta) if order.summed else theta.new_empty(clients, theta.numel())
+    x = ROOMS.of(clients, theta) if order.summed else theta.new_empty(clients, theta.numel())
     torch.mul(theta.expand_as(x), 1, out=x)  # twice as fast as a broadcast copy
     stats = order.model.stats.expand(clients, -1)
     carry = Carry(x, stats, none, (), theta.new_zeros(clients))
@@ -75,15 +75,23 @@ def run_plain(compiled: Compiled, chunk: Chunk) -> Results:
     if order.summed:
         # somebody will have to be left out of a sum that is not finite
         x = x.clone() if not math.isfinite(sum(norms)) else theta.new_empty(0, theta.numel())
-    steps = order.epochs * steps_an_epoch(order, chunk.counts[0])
+    return plain_results(chunk, counts, x, norms, total)
+
+
+def plain_results(
+    chunk: Chunk, counts: list[float], delta: Tensor, norms: list[float], total: Tensor
+) -> Results:
+    """Of clients that all took the same steps and sent nothing but the change of the model."""
+    order, clients = chunk.order, len(chunk.seats)
+    none = ((),) * len(order.program.method.parts)
     return Results(
         tuple([s.member.client for s in chunk.seats]),
         tuple(counts),
-        x,
-        stats,
+        delta,
+        order.model.stats.expand(clients, -1),
         none,
         none,
-        (steps,) * clients,
+        (order.epochs * steps_an_epoch(order, chunk.counts[0]),) * clients,
         (order.epochs * chunk.counts[0],) * clients,
         (order.epochs,) * clients,
         tuple(norms),
@@ -94,7 +102,7 @@ def run_plain(compiled: Compiled, chunk: Chunk) -> Results:
 def _epoch(compiled: Compiled, chunk: Chunk, epoch: int, given: Given, carry: Carry) -> None:
     order, value = chunk.order, chunk.order.rates[epoch]
     rate, clock = given.received.new_tensor(value), order.clock(epoch)
-    for steps in _all_steps(chunk.epoch(epoch), chunk.counts[0]):
+    for steps in all_steps(chunk.epoch(epoch), chunk.counts[0]):
         real: Callable[[Steps], Callable[[], Batch]]
         real = lambda some: lambda: Batch(*next(some.batches()))  # noqa: E731
         replay, flat, fixed = compiled.step(
@@ -103,7 +111,7 @@ def _epoch(compiled: Compiled, chunk: Chunk, epoch: int, given: Given, carry: Ca
         replay.all_steps(flat, fixed, steps, value)
 
 
-def _all_steps(epoch: Epoch, rows: int) -> Iterator[Steps]:
+def all_steps(epoch: Epoch, rows: int) -> Iterator[Steps]:
     """Full batches, then what is left of the rows."""
     length = batch_rows(epoch.order, rows)
     count, rest = divmod(rows, length)

@@ -13,6 +13,7 @@ from shoal.engines.base import Results, spans
 from shoal.engines.chunk import Chunk
 from shoal.engines.compiled import Compiled, given_rows, rows_of
 from shoal.engines.epoch import Piece
+from shoal.engines.factored import run_factored
 from shoal.engines.plain import is_plain, run_plain
 from shoal.engines.trace import Replay
 from shoal.engines.trace_script import Steps
@@ -24,7 +25,7 @@ def run_chunk(compiled: Compiled, chunk: Chunk) -> list[Results]:
     """The round of some clients: one result for every order of the chunk."""
     with torch.inference_mode():
         if is_plain(compiled, chunk):
-            return [run_plain(compiled, chunk)]
+            return [run_factored(compiled, chunk) or run_plain(compiled, chunk)]
         return by_order(chunk, _train(compiled, chunk))
 
 

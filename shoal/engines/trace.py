@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import cache, partial
 
 import torch
 from torch import Tensor, fx
@@ -20,7 +21,9 @@ from shoal.engines.recorder import recorded
 from shoal.engines.recording import Recording
 from shoal.engines.trace_blocks import use_blocks
 from shoal.engines.trace_clean import clean
-from shoal.engines.trace_emit import Bind, Run, Written, write
+from shoal.engines.trace_emit import Bind, Inputs, Run, Written, write, written_lines
+from shoal.engines.trace_factored import factor_out
+from shoal.engines.trace_factored_script import FactoredScript, factored_script
 from shoal.engines.trace_layouts import match_layouts, weight_first
 from shoal.engines.trace_nodes import value
 from shoal.engines.trace_scale import scale_last
@@ -43,15 +46,28 @@ class Replay:
 
     ``source`` is the generated Python, for the curious; ``rewritten`` is false when the rewritten
     step did not reproduce the recorded one, and the recording is replayed as it is. ``script`` does
-    all steps of an epoch in one call, or is None where only :meth:`bind` is to be had.
+    all steps of an epoch in one call, or is None where only :meth:`bind` is to be had. ``factored``
+    does so without the first layer's weights; it is written when somebody asks for it.
     """
 
-    def __init__(self, written: Written, shapes: list[torch.Size], rewritten: bool) -> None:
+    def __init__(
+        self,
+        written: Written,
+        shapes: list[torch.Size],
+        rewritten: bool,
+        factored: Callable[[], FactoredScript | None] = lambda: None,
+    ) -> None:
         self._bind = written.bind
         self._shapes = shapes
         self.source = written.source
         self.rewritten = rewritten
         self.script = written.script
+        self._factored: Callable[[], FactoredScript | None] = cache(factored)
+
+    @property
+    def factored(self) -> FactoredScript | None:
+        with _TRACING, torch.inference_mode(False):
+            return self._factored()
 
     def bind(self, carry: Tensors, fixed: Tensors) -> Run:
         """The step for these tensors: ``run(batch, rate)`` updates ``carry`` in place.
@@ -103,7 +119,8 @@ def compile_step(
         return Replay(plain, shapes, False)
     if fast.script and not _agree(as_it_was, _by_script(fast.script, batch), carry, fixed, number):
         fast = fast._replace(script=None)
-    return Replay(fast, shapes, True)
+    factored = partial(_write_factored, recording, counts, rate)
+    return Replay(fast, shapes, True, factored)
 
 
 def record(function: Callable[..., list[Tensor]], tensors: Tensors) -> Callable[..., list[Tensor]]:
@@ -154,6 +171,30 @@ def _mutates(recording: Recording) -> bool:
 def _write(
     recording: Recording, counts: tuple[int, int, int], rate: int | None, *, rewrite: bool
 ) -> Written:
+    own, inputs = _prepared(recording, counts, rate, rewrite)
+    plan = make_plan(own.graph, inputs["c"], inputs["f"], overwrite=rewrite)
+    return write(own, plan, inputs, bindings=rewrite)
+
+
+def _write_factored(
+    recording: Recording, counts: tuple[int, int, int], rate: int | None
+) -> FactoredScript | None:
+    """The steps without the first layer's weights, or None where they are not of that kind."""
+    own, inputs = _prepared(recording, counts, rate, True)
+    found = factor_out(own, inputs["c"][0], inputs["b"][0])
+    if found is None:
+        return None
+    factors, rows = found
+    inputs["c"].append(rows)
+    plan = make_plan(own.graph, inputs["c"], inputs["f"])
+    counts_now = {k: len(v) for k, v in inputs.items()}
+    return factored_script(written_lines(own, plan, inputs), counts_now, factors)
+
+
+def _prepared(
+    recording: Recording, counts: tuple[int, int, int], rate: int | None, rewrite: bool
+) -> tuple[Recording, Inputs]:
+    """A copy to write from, rewritten if asked, and its inputs by kind."""
     own = recording.copy()
     nodes = [n for n in own.graph.nodes if n.op == "placeholder"]
     carry, rest = nodes[: counts[0]], nodes[counts[0] :]
@@ -161,9 +202,7 @@ def _write(
     number = _rate_number(own.graph, fixed, rate, rewrite)
     if rewrite:
         _rewrite(own, carry[0])
-    plan = make_plan(own.graph, carry, fixed, overwrite=rewrite)
-    inputs = {"c": carry, "f": fixed, "b": batch, "rate": [number]}
-    return write(own, plan, inputs, bindings=rewrite)
+    return own, {"c": carry, "f": fixed, "b": batch, "rate": [number]}
 
 
 def _rate_number(graph: fx.Graph, fixed: list[fx.Node], rate: int | None, rewrite: bool) -> fx.Node:

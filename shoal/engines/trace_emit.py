@@ -27,6 +27,7 @@ from shoal.engines.trace_script import Script, script
 
 Run = Callable[[list[Tensor], float], None]
 Bind = Callable[[list[Tensor], list[Tensor]], Run]
+Inputs = dict[str, list[fx.Node]]  # a step's inputs by kind: c(arry), f(ixed), b(atch), rate
 # Overloads that would mean something else, or nothing, as a method of their first argument.
 _KEEP_OVERLOAD = frozenset(("_to_copy", "pow", "where", "index", "slice", "copy"))
 _OPERATORS = {operator.mul: "*", operator.add: "+", operator.sub: "-", operator.truediv: "/"}
@@ -204,10 +205,10 @@ class Written(NamedTuple):
     script: Script | None
 
 
-def write(
-    recording: Recording, plan: Plan, inputs: dict[str, list[fx.Node]], *, bindings: bool = True
-) -> Written:
-    """The function ``bind`` and its source."""
+def written_lines(
+    recording: Recording, plan: Plan, inputs: Inputs, *, bindings: bool = True
+) -> Writer:
+    """The statements of a step."""
     writer = Writer(plan, bindings)
     for letter, nodes in inputs.items():
         for k, node in enumerate(nodes):
@@ -219,6 +220,12 @@ def write(
             writer.emit(node)
     for home, new in plan.copies():
         writer.add(None, f"{writer.names[home]}.copy_({writer.names[new]})", "", writer.names[new])
+    return writer
+
+
+def write(recording: Recording, plan: Plan, inputs: Inputs, *, bindings: bool = True) -> Written:
+    """The function ``bind`` and its source."""
+    writer = written_lines(recording, plan, inputs, bindings=bindings)
     counts = {k: len(v) for k, v in inputs.items()}
     source = _source(writer, counts)
     space = dict(writer.globals)
@@ -240,4 +247,4 @@ def _source(writer: Writer, counts: dict[str, int]) -> str:
     return "\n".join([*lines, "    return run", ""])
 
 
-__all__ = ["Bind", "Run", "Written", "write"]
+__all__ = ["Bind", "Inputs", "Run", "Written", "write", "written_lines"]

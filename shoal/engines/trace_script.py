@@ -71,12 +71,11 @@ def script(
     head: Sequence[str], body: Sequence[str], known: Mapping[str, Any], counts: Mapping[str, int]
 ) -> Script | None:
     """The loop over these lines, or None where TorchScript cannot say what they say."""
-    constants = {name: thing for name, thing in known.items() if isinstance(thing, Tensor)}
-    words = {name: _word(name, thing) for name, thing in known.items() if name not in constants}
+    constants = constants_of(known)
     lines = [
         f"def run({_ARGUMENTS}, shape: List[int], many: int, rate: float):",
-        *_named("c", counts["c"], "carry"),
-        *_named("f", counts["f"], "fixed"),
+        *named("c", counts["c"], "carry"),
+        *named("f", counts["f"], "fixed"),
         *(f"    {name} = known[{k}]" for k, name in enumerate(constants)),
         *(f"    {line}" for line in head),
         "    rows = steps[1]",
@@ -90,14 +89,26 @@ def script(
         *(f"            b{k} = b{k}s[first + i]" for k in range(1, counts["b"])),
         *(f"            {line}" for line in body),
     ]
-    source = re.sub(r"\bG\d+_\w+", lambda m: words.get(m[0]) or m[0], "\n".join(lines) + "\n")
+    source = spelled(lines, known)
     try:
         return Script(source, list(constants.values()))
     except (RuntimeError, NotImplementedError):
         return None
 
 
-def _named(letter: str, count: int, source: str) -> list[str]:
+def constants_of(known: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Of what the lines know by name, the tensors."""
+    return {name: thing for name, thing in known.items() if isinstance(thing, Tensor)}
+
+
+def spelled(lines: Sequence[str], known: Mapping[str, Any]) -> str:
+    """The lines with TorchScript's own words for everything else that they know."""
+    words = {name: _word(name, thing) for name, thing in known.items()}
+    return re.sub(r"\bG\d+_\w+", lambda m: words.get(m[0]) or m[0], "\n".join(lines) + "\n")
+
+
+def named(letter: str, count: int, source: str) -> list[str]:
+    """Lines that give the tensors of a list their names."""
     return [f"    {letter}{k} = {source}[{k}]" for k in range(count)]
 
 
@@ -114,4 +125,4 @@ def _word(name: str, thing: Any) -> str:
     return ""
 
 
-__all__ = ["Script", "Steps", "script"]
+__all__ = ["Script", "Steps", "constants_of", "named", "script", "spelled"]

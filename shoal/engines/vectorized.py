@@ -24,6 +24,7 @@ from shoal.engines.chunk import Chunk
 from shoal.engines.chunking import CACHE_BYTES, SMALL_STEP, cuts_of, work_of
 from shoal.engines.compact import Compact, compact_of
 from shoal.engines.compiled import Compiled
+from shoal.engines.factored import clients_at_once
 from shoal.engines.kept_traces import compiled_for
 from shoal.engines.loop import Loop
 from shoal.engines.one_pool import in_one_pool
@@ -80,7 +81,9 @@ class Vectorized:
     def _train_chunks(
         self, compiled: Compiled, orders: Sequence[Order]
     ) -> Iterator[tuple[int, Results]]:
-        cuts = cuts_of(in_one_pool(orders), compiled.stacked, self._cache_bytes)
+        orders = in_one_pool(orders)
+        most = clients_at_once(compiled, orders[0])
+        cuts = cuts_of(orders, compiled.stacked, self._cache_bytes, most)
         chunks = [cut.chunk for cut in cuts]
         alone = len(chunks) == 1 or self._threads == 1 or work_of(chunks[0]) < SMALL_STEP
         found = self._one_by_one(compiled, chunks) if alone else self._shared(compiled, chunks)
