@@ -107,7 +107,13 @@ def write_clients(rows: Path, target: Path) -> None:
     with pq.ParquetWriter(new, schema) as writer, rows.open("rb") as file:
         while chunk := file.read(GROUP * ROW.itemsize):
             table = np.frombuffer(chunk, ROW)
-            columns = [pa.array(np.ascontiguousarray(table[name])) for name in schema.names]
+            # from buffers: pa.array would import pandas, where it is installed, to ask what this is
+            columns = [
+                pa.Array.from_buffers(
+                    f.type, len(table), [None, pa.py_buffer(table[f.name].copy())]
+                )
+                for f in schema
+            ]
             writer.write_table(pa.Table.from_arrays(columns, schema=schema))
     sync_file(new)
     put_in_place(new, target)

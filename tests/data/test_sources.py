@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from dataclasses import dataclass
 
 import pytest
@@ -28,6 +30,24 @@ def test_digits_are_scaled_stratified_and_always_the_same() -> None:
     assert torch.equal(data.train.x, again.train.x) and torch.equal(data.test.y, again.test.y)
     share = data.train.y.bincount() / (data.train.y.bincount() + data.test.y.bincount())
     assert torch.allclose(share, torch.full((10,), 0.8), atol=0.01)
+
+
+def test_digits_are_split_as_scikit_learn_does_it() -> None:
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    x, y = load_digits(return_X_y=True)
+    parts = train_test_split(x / 16.0, y, test_size=0.2, random_state=0, stratify=y)
+    data = load("digits")
+    found = (data.train.x, data.test.x, data.train.y, data.test.y)
+    for ours, theirs in zip(found, parts, strict=True):
+        assert torch.equal(ours, torch.as_tensor(theirs).to(ours.dtype))
+
+
+def test_digits_do_not_wait_for_scikit_learn() -> None:
+    code = "import sys, shoal.data.sources as d; d.load('digits'); print('sklearn' in sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "False"
 
 
 def test_digits_as_images_are_the_same_digits() -> None:
