@@ -79,7 +79,8 @@ bench-w3: setup ## how near the convolutional workload comes to a matrix product
 bench-methods: setup ## what a method costs beside FedAvg
 	@$(BIN)/python -m benchmarks.methods
 
-bench-seeds: setup ## three seeds stacked against one
+bench-seeds: setup ## three seeds against one: whole commands, and rounds that are stacked
+	@$(BIN)/python -m benchmarks.seeds
 	@$(BIN)/python -m benchmarks.run W1 W2 --seeds
 
 bench-memory: setup ## peak memory beside the bare loop's, and growth over the rounds
