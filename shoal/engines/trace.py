@@ -18,6 +18,7 @@ from shoal.engines import trace_rules
 from shoal.engines.inplace import make_plan
 from shoal.engines.recorder import recorded
 from shoal.engines.recording import Recording
+from shoal.engines.trace_affine import fold_bias
 from shoal.engines.trace_blocks import use_blocks
 from shoal.engines.trace_clean import clean
 from shoal.engines.trace_emit import Bind, Run, Written, write
@@ -94,11 +95,14 @@ def compile_step(
         plain = _write(recording, counts, rate, rewrite=False)
         try:
             fast = _write(recording, counts, rate, rewrite=True)
+            folded = _write_folded(recording, counts, rate)
         except Exception:  # a rewriting must never be the reason that training fails
-            fast = plain
+            fast, folded = plain, None
     shapes = [t.shape for t in (*carry, *fixed)]
     number = 0.0 if rate is None else float(fixed[rate])
     as_it_was = _by_python(plain.bind, batch)
+    if folded and _agree(as_it_was, _by_python(folded.bind, batch), carry, fixed, number):
+        return Replay(folded, shapes, True)
     if fast is plain or not _agree(as_it_was, _by_python(fast.bind, batch), carry, fixed, number):
         return Replay(plain, shapes, False)
     if fast.script and not _agree(as_it_was, _by_script(fast.script, batch), carry, fixed, number):
@@ -155,15 +159,45 @@ def _write(
     recording: Recording, counts: tuple[int, int, int], rate: int | None, *, rewrite: bool
 ) -> Written:
     own = recording.copy()
+    inputs = _prepared(own, counts, rate, rewrite)
+    plan = make_plan(own.graph, inputs["c"], inputs["f"], overwrite=rewrite)
+    return write(own, plan, inputs, bindings=rewrite)
+
+
+def _prepared(
+    own: Recording, counts: tuple[int, int, int], rate: int | None, rewrite: bool
+) -> dict[str, list[fx.Node]]:
+    """The inputs of a recording, by the letter they are called in the source, ready to write."""
     nodes = [n for n in own.graph.nodes if n.op == "placeholder"]
     carry, rest = nodes[: counts[0]], nodes[counts[0] :]
     fixed, batch = rest[: counts[1]], rest[counts[1] :]
     number = _rate_number(own.graph, fixed, rate, rewrite)
     if rewrite:
         _rewrite(own, carry[0])
-    plan = make_plan(own.graph, carry, fixed, overwrite=rewrite)
-    inputs = {"c": carry, "f": fixed, "b": batch, "rate": [number]}
-    return write(own, plan, inputs, bindings=rewrite)
+    return {"c": carry, "f": fixed, "b": batch, "rate": [number]}
+
+
+def _write_folded(
+    recording: Recording, counts: tuple[int, int, int], rate: int | None
+) -> Written | None:
+    """A linear model's steps on a matrix that holds the bias too; None for any other model.
+
+    Single steps are calls of one step, so that they have the bits of many.
+    """
+    own = recording.copy()
+    inputs = _prepared(own, counts, rate, rewrite=True)
+    frame = fold_bias(own.graph, inputs["c"], inputs["b"]) if inputs["b"] else None
+    if frame is None:
+        return None
+    plan = make_plan(own.graph, inputs["c"], inputs["f"])
+    script = write(own, plan, inputs, frame=frame).script
+    if script is None:
+        return None
+
+    def bind(carry: list[Tensor], fixed: list[Tensor]) -> Run:
+        return lambda batch, rate: _by_script(script, batch)(carry, fixed, rate)
+
+    return Written(bind, script.source, script)
 
 
 def _rate_number(graph: fx.Graph, fixed: list[fx.Node], rate: int | None, rewrite: bool) -> fx.Node:
@@ -207,10 +241,10 @@ def _by_python(bind: Bind, batch: Tensors) -> Way:
 def _by_script(script: Script, batch: Tensors) -> Way:
     """One step of an epoch whose pool is this batch."""
     x = batch[0]
-    pool = x.reshape(1, -1)  # one row that holds them all
+    pool = x.flatten(0, 1) if x.dim() > 2 else x
     columns = [t.unsqueeze(0) for t in batch[1:]]
-    row = torch.zeros(1, 1, dtype=torch.long, device=x.device)
-    steps = Steps(pool, row, columns, list(x.shape), 1)
+    rows = torch.arange(len(pool), device=x.device).unsqueeze(0)
+    steps = Steps(pool, rows, columns, list(x.shape), 1)
     return lambda carry, fixed, rate: script(carry, fixed, steps, rate)
 
 

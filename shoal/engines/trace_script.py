@@ -18,6 +18,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 _ARGUMENTS = "carry: List[Tensor], fixed: List[Tensor], known: List[Tensor], steps: List[Tensor]"
+_VIEW = re.compile(r"(\w+) = b(\d+)\.(transpose|unsqueeze)\((-?\d+(?:, -?\d+)?)\)")
 
 
 class Steps(NamedTuple):
@@ -48,6 +49,16 @@ class Steps(NamedTuple):
         return self._replace(columns=[c[:, 0] for c in self.columns], shape=self.shape[1:])
 
 
+class Frame(NamedTuple):
+    """What surrounds the lines of a step: work before and after all steps, and how the samples of
+    ``count`` steps are gathered, with the step as the first axis (``some``)."""
+
+    before: Sequence[str] = ()
+    rooms: Sequence[str] = ()  # where gathered samples are kept
+    gather: Sequence[str] = ("some = steps[0].index_select(0, chosen).view([count] + shape)",)
+    after: Sequence[str] = ()
+
+
 class Script:
     """The compiled loop. Threads may share it."""
 
@@ -68,33 +79,61 @@ class Script:
 
 
 def script(
-    head: Sequence[str], body: Sequence[str], known: Mapping[str, Any], counts: Mapping[str, int]
+    head: Sequence[str],
+    body: Sequence[str],
+    known: Mapping[str, Any],
+    counts: Mapping[str, int],
+    frame: Frame,
 ) -> Script | None:
     """The loop over these lines, or None where TorchScript cannot say what they say."""
     constants = {name: thing for name, thing in known.items() if isinstance(thing, Tensor)}
+    views, body = _views_of_batches(body)
     words = {name: _word(name, thing) for name, thing in known.items() if name not in constants}
     lines = [
         f"def run({_ARGUMENTS}, shape: List[int], many: int, rate: float):",
         *_named("c", counts["c"], "carry"),
         *_named("f", counts["f"], "fixed"),
         *(f"    {name} = known[{k}]" for k, name in enumerate(constants)),
-        *(f"    {line}" for line in head),
+        *(f"    {line}" for line in (*frame.before, *head)),
         "    rows = steps[1]",
+        *(f"    {line}" for line in frame.rooms),
         *(f"    b{k}s = steps[{k + 1}].unbind(0)" for k in range(1, counts["b"])),
+        *(f"    {name}s = steps[{k + 1}]{view}.unbind(0)" for name, k, view in views if k),
         "    for first in range(0, rows.size(0), many):",
         "        count = min(many, rows.size(0) - first)",
         "        chosen = rows.narrow(0, first, count).reshape(-1)",
-        "        b0s = steps[0].index_select(0, chosen).view([count] + shape).unbind(0)",
+        *(f"        {line}" for line in frame.gather),
+        "        b0s = some.unbind(0)",
+        *(f"        {name}s = some{view}.unbind(0)" for name, k, view in views if not k),
         "        for i in range(count):",
         "            b0 = b0s[i]",
         *(f"            b{k} = b{k}s[first + i]" for k in range(1, counts["b"])),
+        *(f"            {name} = {name}s[{'first + ' * (k > 0)}i]" for name, k, _ in views),
         *(f"            {line}" for line in body),
+        *(f"    {line}" for line in frame.after),
     ]
     source = re.sub(r"\bG\d+_\w+", lambda m: words.get(m[0]) or m[0], "\n".join(lines) + "\n")
     try:
         return Script(source, list(constants.values()))
     except (RuntimeError, NotImplementedError):
         return None
+
+
+def _views_of_batches(body: Sequence[str]) -> tuple[list[tuple[str, int, str]], list[str]]:
+    """Views of a batch (name, number of the batch, view of all steps' batches), and other lines.
+
+    A view of every step's batch is a step of one view of all.
+    """
+    views, rest = list[tuple[str, int, str]](), list[str]()
+    for line in body:
+        if found := _VIEW.fullmatch(line):
+            name, number, view, axes = found.groups()
+            # an axis counted from the front is one further back where steps come first
+            moved = [axis if axis.startswith("-") else str(int(axis) + 1) for axis in axes.split(", ")]
+            views.append((name, int(number), f".{view}({', '.join(moved)})"))
+        else:
+            rest.append(line)
+    return views, rest
 
 
 def _named(letter: str, count: int, source: str) -> list[str]:
@@ -114,4 +153,4 @@ def _word(name: str, thing: Any) -> str:
     return ""
 
 
-__all__ = ["Script", "Steps", "script"]
+__all__ = ["Frame", "Script", "Steps", "script"]
