@@ -106,10 +106,11 @@ class Accumulator:
 
     def uploads(self) -> Uploads:
         """Everything but the payload, which is each part's own."""
+        total = self.total
         return Uploads(
             clients=tuple(self.clients),
-            weights=tuple(w / self.total for w in self.weights),
-            delta=self.delta / self.total,
+            weights=tuple([w / total for w in self.weights]),
+            delta=self.delta / total,
             stacked=torch.stack(self.rows) if self.keep_rows else None,
             norms=tuple(self.norms),
             mean_steps=self.steps / max(1, len(self.clients)),

@@ -77,10 +77,12 @@ class Guard:
 def _finite_rows(results: Results) -> list[bool]:
     """Whether payloads, statistics and memories of each row are finite (deltas: by their norm)."""
     rows = len(results.clients)
-    fine = torch.ones(rows, dtype=torch.bool)
     others: list[Tensor] = tree.leaves((results.payloads, results.memories))
     if results.stats.numel():
         others.append(results.stats)
+    if not others:
+        return [True] * rows
+    fine = torch.ones(rows, dtype=torch.bool)
     for leaf in others:
         if leaf.is_floating_point() and leaf.numel():
             fine &= leaf.reshape(rows, -1).isfinite().all(1).cpu()

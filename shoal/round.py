@@ -170,8 +170,7 @@ def _train_model(
     memories: list[tuple[int, int, tuple[Tree, ...]]],
 ) -> tuple[Accumulator, Tensor]:
     """Broadcast one model, train it, add up what comes back."""
-    order = make_order(federation, settings, moment, k, jobs)
-    order = replace(order, summed=_summed(settings))
+    order = make_order(federation, settings, moment, k, jobs, summed=_summed(settings))
     model = order.model
     total = Accumulator(
         settings.method, model.theta.numel(), model.stats.numel(), federation.models[k].theta
@@ -227,7 +226,8 @@ def _server_step(
     stepper = method.only("server_step")
     if stepper is None:
         # the server steps from the bank; with nothing in between this is the mean of the models
-        theta = federation.models[k].theta + factor * delta
+        plain = isinstance(factor, float) and factor == 1
+        theta = federation.models[k].theta + (delta if plain else factor * delta)
     else:
         i = method.index(stepper)
         theta, state = stepper.server_step(view(i), delta, factor)

@@ -13,11 +13,15 @@ Tree = Any  # a Tensor, None, or a (Named)tuple of trees; the empty tuple is "no
 
 def leaves(tree: Tree) -> list[Tensor]:
     """All tensors, left to right; None is a place without a tensor."""
-    if tree is None:
-        return []
-    if isinstance(tree, tuple):
-        return [leaf for branch in tree for leaf in leaves(branch)]
-    return [tree]
+    if not isinstance(tree, tuple):
+        return [] if tree is None else [tree]
+    found: list[Tensor] = []
+    for branch in tree:  # a call only for what has branches of its own: this runs all the time
+        if isinstance(branch, tuple):
+            found += leaves(branch) if branch else ()
+        elif branch is not None:
+            found.append(branch)
+    return found
 
 
 def apply(function: Callable[[Tensor], Any], tree: Tree) -> Tree:
@@ -25,6 +29,8 @@ def apply(function: Callable[[Tensor], Any], tree: Tree) -> Tree:
     if tree is None:
         return None
     if isinstance(tree, tuple):
+        if not tree:
+            return tree
         return _like(tree, [apply(function, branch) for branch in tree])
     return function(tree)
 

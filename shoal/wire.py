@@ -35,6 +35,8 @@ def bytes_down(federation: Federation, settings: Settings, order: Order) -> int:
 
 def _travelling(settings: Settings) -> tuple[float, float]:
     """The shares of the vector that go over the wire, down and up."""
+    if not settings.method.fills("travels"):
+        return 1.0, 1.0
     shares = [part.travels(settings.task.layout) for _, part in filling(settings, "travels")]
     return math.prod(down for down, _ in shares), math.prod(up for _, up in shares)
 

@@ -50,8 +50,8 @@ class Chunk:
     def of(cls, orders: Sequence[Order], seats: Sequence[Seat]) -> Chunk:
         """Lay out members; they must share one pool."""
         places = tuple(range(len(seats)))
-        counts = tuple(len(s.member.train) for s in seats)
-        capped = any(s.member.steps is not None for s in seats)
+        counts = tuple([len(s.member.train) for s in seats])
+        capped = any([s.member.steps is not None for s in seats])
         level = min(counts) == max(counts)
         if capped or not level:
             places = tuple(sorted(places, key=lambda i: _fewest_last(seats[i].member)))

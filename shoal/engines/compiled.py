@@ -211,6 +211,8 @@ class Compiled:
 
 def _strides(tensor: Tensor) -> tuple[int, ...]:
     """Strides that mean something: that of an axis of length 1 is whatever it was cut from."""
+    if 1 not in tensor.shape:
+        return tensor.stride()
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
     return tuple([stride if size > 1 else 0 for size, stride in pairs])
 

@@ -141,11 +141,11 @@ def _frame(found: _Linear, classes: int, width: int, kind: torch.dtype) -> Frame
     size = classes * width
     weight = f"carry[0].narrow(1, {found.weight}, {size}).unflatten(1, [{classes}, {width}])"
     bias = f"carry[0].narrow(1, {found.bias}, {classes}).unsqueeze(2)"
-    room = f"torch.ones([min(many, rows.size(0))] + shape[:2] + [{width + 1}], dtype={kind})"
+    room = f"torch.empty([min(many, rows.size(0))] + shape[:2] + [{width + 1}], dtype={kind})"
     into = f"some.flatten(0, 2).narrow(1, 0, {width})"
     return Frame(
         before=[f"c0 = torch.cat([{weight}, {bias}], 2)"],
-        rooms=[f"longer = {room}"],
+        rooms=[f"longer = {room}", f"longer.select(3, {width}).fill_(1)"],
         gather=[
             "some = longer.narrow(0, 0, count)",
             f"torch.index_select(steps[0].flatten(1), 0, chosen, out={into})",

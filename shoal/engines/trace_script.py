@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from types import BuiltinFunctionType
 from typing import Any, NamedTuple
 
@@ -32,8 +33,8 @@ class Steps(NamedTuple):
 
     def like(self) -> list[Tensor]:
         """Tensors without memory, laid out as one step's."""
-        shapes = [(self.shape, self.pool.dtype), *((c.shape[1:], c.dtype) for c in self.columns)]
-        return [torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in shapes]
+        columns = [_without_memory(c.shape[1:], c.dtype) for c in self.columns]
+        return [_without_memory(tuple(self.shape), self.pool.dtype), *columns]
 
     def batches(self) -> Iterator[list[Tensor]]:
         """The tensors of every step, for those who take steps one by one."""
@@ -47,6 +48,11 @@ class Steps(NamedTuple):
     def alone(self) -> Steps:
         """Of the only client, without an axis for it."""
         return self._replace(columns=[c[:, 0] for c in self.columns], shape=self.shape[1:])
+
+
+@lru_cache(256)
+def _without_memory(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
 
 
 class Frame(NamedTuple):
