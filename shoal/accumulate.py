@@ -77,7 +77,9 @@ class Accumulator:
             if not leaves or not keep:
                 continue
             if part.reduction is Reduction.STACK:
-                own = [tree.clone(tree.row(payload, row)) for row in keep]
+                # rows of one copy: a view of the payload would keep the whole chunk alive
+                rows = list(zip(*(leaf.clone().unbind(0) for leaf in leaves), strict=True))
+                own = [tree.rebuild(payload, rows[row]) for row in keep]
                 self.payloads[i] = (*(self.payloads[i] or ()), *own)
                 continue
             if self.payloads[i] is None:

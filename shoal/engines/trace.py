@@ -24,7 +24,7 @@ from shoal.engines.trace_clean import clean
 from shoal.engines.trace_emit import Bind, Run, Written, write
 from shoal.engines.trace_layouts import match_layouts, weight_first
 from shoal.engines.trace_nodes import value
-from shoal.engines.trace_scale import scale_last
+from shoal.engines.trace_scale import rates_first, scale_last
 from shoal.engines.trace_script import Script, Steps
 
 Tensors = Sequence[Tensor]
@@ -229,6 +229,7 @@ def _rewrite(recording: Recording, theta: fx.Node) -> None:
     match_layouts(recording.graph)
     weight_first(recording.graph)
     use_blocks(recording, theta)
+    rates_first(recording.graph)
     scale_last(recording.graph)
     trace_rules.scale_inside_sums(recording.graph)
     recording.graph.lint()
