@@ -77,10 +77,9 @@ class Accumulator:
             if not leaves or not keep:
                 continue
             if part.reduction is Reduction.STACK:
-                # rows of one copy: a view of the payload would keep the whole chunk alive
-                rows = list(zip(*(leaf.clone().unbind(0) for leaf in leaves), strict=True))
-                own = [tree.rebuild(payload, rows[row]) for row in keep]
-                self.payloads[i] = (*(self.payloads[i] or ()), *own)
+                chosen = torch.tensor(keep, device=leaves[0].device)
+                kept = tree.apply(lambda leaf, rows=chosen: leaf.index_select(0, rows), payload)
+                self.payloads[i] = (*(self.payloads[i] or ()), kept)
                 continue
             if self.payloads[i] is None:
                 self.payloads[i] = tree.apply(lambda leaf: torch.zeros_like(leaf[0]), payload)
@@ -101,7 +100,7 @@ class Accumulator:
             return ()
         reduction = self.method.parts[index].reduction
         if reduction is Reduction.STACK:
-            return tree.stack(total)
+            return tree.join(total)
         if reduction is Reduction.MEAN:
             return tree.apply(lambda leaf: leaf / self.total, total)
         return total

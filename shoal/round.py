@@ -182,8 +182,8 @@ def _train_model(
         total.add(results, keep, norms, settings.uniform)
         if tree.leaves(results.memories):
             # copies, not views: a view would keep the whole chunk alive for one client
-            rows = ((results.clients[row], tree.row(results.memories, row)) for row in keep)
-            memories += [(client, k, tree.clone(own)) for client, own in rows]
+            rows = tree.unstack(results.memories)
+            memories += [(results.clients[row], k, rows[row]) for row in keep]
         report.bytes_up += bytes_up(settings, results)
     report.bytes_down += bytes_down(federation, settings, order)
     report.steps += total.steps

@@ -26,13 +26,14 @@ def leaves(tree: Tree) -> list[Tensor]:
 
 def apply(function: Callable[[Tensor], Any], tree: Tree) -> Tree:
     """The same structure with ``function`` of every tensor."""
-    if tree is None:
-        return None
-    if isinstance(tree, tuple):
-        if not tree:
-            return tree
-        return _like(tree, [apply(function, branch) for branch in tree])
-    return function(tree)
+    if not isinstance(tree, tuple):
+        return None if tree is None else function(tree)
+    if not tree:
+        return tree
+    branches = [
+        apply(function, b) if isinstance(b, tuple) or b is None else function(b) for b in tree
+    ]
+    return _like(tree, branches)
 
 
 def rebuild(like: Tree, new_leaves: Sequence[Any]) -> Tree:
@@ -53,6 +54,24 @@ def stack(trees: Sequence[Tree]) -> Tree:
     """
     columns = zip(*(leaves(t) for t in trees), strict=True)
     return rebuild(trees[0], [torch.stack(column) for column in columns])
+
+
+def join(trees: Sequence[Tree]) -> Tree:
+    """Stacks one behind the other as one stack."""
+    if len(trees) == 1:
+        return trees[0]
+    columns = zip(*(leaves(t) for t in trees), strict=True)
+    return rebuild(trees[0], [torch.cat(column) for column in columns])
+
+
+def unstack(tree: Tree) -> list[Tree]:
+    """Every row of a stack as a tree in memory of its own.
+
+    >>> [own[0].tolist() for own in unstack((torch.arange(2),))]
+    [0, 1]
+    """
+    columns = zip(*(torch.unbind_copy(leaf) for leaf in leaves(tree)), strict=True)
+    return [rebuild(tree, own) for own in columns]
 
 
 def row(tree: Tree, index: int) -> Tree:

@@ -77,7 +77,9 @@ class Compiled:
             return vmap(one, in_dims=dims)(given, start, carry, local)
 
         moved, stop = self._run("epoch_end", mapped, (given, start, carry, rate, local), clock)
-        return tree.clone(moved), stop
+        # what did not change is in memory of its own already
+        pairs = zip(tree.leaves(moved), tree.leaves(carry), strict=True)
+        return tree.rebuild(moved, [new if new is old else new.clone() for new, old in pairs]), stop
 
     def end(
         self,

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterator
-from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -21,6 +20,7 @@ from shoal.engines.batches import batch_rows, steps_an_epoch
 from shoal.engines.chunk import Chunk
 from shoal.engines.compiled import Compiled
 from shoal.engines.epoch import Epoch
+from shoal.engines.numbers import known
 from shoal.engines.trace_script import Steps
 from shoal.local import Carry, Given
 from shoal.types import Batch
@@ -65,7 +65,7 @@ def run_plain(compiled: Compiled, chunk: Chunk) -> Results:
     torch.mul(theta.expand_as(x), 1, out=x)  # twice as fast as a broadcast copy
     stats = order.model.stats.expand(clients, -1)
     carry = Carry(x, stats, none, (), theta.new_zeros(clients))
-    number = _known(tuple(counts), theta.dtype, theta.device)
+    number = known(tuple(counts), theta.dtype, theta.device)
     given = Given(theta, order.initial, order.model.stats, number, none, order.sent)
     for epoch in range(order.epochs):
         _epoch(compiled, chunk, epoch, given, carry)
@@ -93,7 +93,7 @@ def run_plain(compiled: Compiled, chunk: Chunk) -> Results:
 
 def _epoch(compiled: Compiled, chunk: Chunk, epoch: int, given: Given, carry: Carry) -> None:
     order, value = chunk.order, chunk.order.rates[epoch]
-    rate, clock = _known(value, given.n.dtype, given.n.device), order.clock(epoch)
+    rate, clock = known(value, given.n.dtype, given.n.device), order.clock(epoch)
     for steps in _all_steps(chunk.epoch(epoch), chunk.counts[0]):
         real: Callable[[Steps], Callable[[], Batch]]
         real = lambda some: lambda: Batch(*next(some.batches()))  # noqa: E731
@@ -101,14 +101,6 @@ def _epoch(compiled: Compiled, chunk: Chunk, epoch: int, given: Given, carry: Ca
             given, given.received, carry, Batch(*steps.like()), rate, (), clock, real(steps)
         )
         replay.all_steps(flat, fixed, steps, value)
-
-
-@lru_cache(64)
-def _known(
-    numbers: float | tuple[float, ...], dtype: torch.dtype, device: torch.device
-) -> Tensor:
-    """Numbers that are the same round after round, as a tensor that nobody writes to."""
-    return torch.tensor(numbers, dtype=dtype, device=device)
 
 
 def _all_steps(epoch: Epoch, rows: int) -> Iterator[Steps]:

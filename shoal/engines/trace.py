@@ -20,6 +20,7 @@ from shoal.engines.recorder import recorded
 from shoal.engines.recording import Recording
 from shoal.engines.trace_affine import fold_bias
 from shoal.engines.trace_blocks import use_blocks
+from shoal.engines.trace_bindings import call_bindings
 from shoal.engines.trace_clean import clean
 from shoal.engines.trace_emit import Bind, Run, Written, write
 from shoal.engines.trace_layouts import match_layouts, weight_first
@@ -122,6 +123,7 @@ def record(function: Callable[..., list[Tensor]], tensors: Tensors) -> Callable[
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise Untraceable(f"a client's start or end cannot be traced: {reason}") from error
         clean(recording)
+    call_bindings(recording.graph)
     module = fx.GraphModule(recording.constants, recording.graph)
     replay: Callable[..., list[Tensor]] = module.forward
     return replay
