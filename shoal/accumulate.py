@@ -78,8 +78,8 @@ class Accumulator:
                 continue
             if part.reduction is Reduction.STACK:
                 chosen = torch.tensor(keep, device=leaves[0].device)
-                kept = tree.apply(lambda leaf, rows=chosen: leaf.index_select(0, rows), payload)
-                self.payloads[i] = (*(self.payloads[i] or ()), kept)
+                kept = [leaf.index_select(0, chosen) for leaf in leaves]
+                self.payloads[i] = (*(self.payloads[i] or ()), tree.rebuild(payload, kept))
                 continue
             if self.payloads[i] is None:
                 self.payloads[i] = tree.apply(lambda leaf: torch.zeros_like(leaf[0]), payload)

@@ -70,7 +70,8 @@ def unstack(tree: Tree) -> list[Tree]:
     >>> [own[0].tolist() for own in unstack((torch.arange(2),))]
     [0, 1]
     """
-    columns = zip(*(torch.unbind_copy(leaf) for leaf in leaves(tree)), strict=True)
+    apart: Callable[[Tensor], tuple[Tensor, ...]] = torch.unbind_copy  # type: ignore[assignment]
+    columns = zip(*map(apart, leaves(tree)), strict=True)
     return [rebuild(tree, own) for own in columns]
 
 

@@ -18,9 +18,9 @@ from shoal.engines import trace_rules
 from shoal.engines.inplace import make_plan
 from shoal.engines.recorder import recorded
 from shoal.engines.recording import Recording
-from shoal.engines.trace_affine import fold_bias
-from shoal.engines.trace_blocks import use_blocks
+from shoal.engines.trace_affine import fold_bias, splits_in_two
 from shoal.engines.trace_bindings import call_bindings
+from shoal.engines.trace_blocks import use_blocks
 from shoal.engines.trace_clean import clean
 from shoal.engines.trace_emit import Bind, Run, Written, write
 from shoal.engines.trace_layouts import match_layouts, weight_first
@@ -186,9 +186,11 @@ def _write_folded(
 
     Single steps are calls of one step, so that they have the bits of many.
     """
+    if not counts[2] or not splits_in_two(recording.graph):
+        return None
     own = recording.copy()
     inputs = _prepared(own, counts, rate, rewrite=True)
-    frame = fold_bias(own.graph, inputs["c"], inputs["b"]) if inputs["b"] else None
+    frame = fold_bias(own.graph, inputs["c"], inputs["b"])
     if frame is None:
         return None
     plan = make_plan(own.graph, inputs["c"], inputs["f"])

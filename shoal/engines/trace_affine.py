@@ -14,7 +14,17 @@ import torch
 from torch import fx
 
 from shoal.engines.trace_blocks import Block, accumulate
-from shoal.engines.trace_nodes import aten, base, dtype, insert, is_tensor, op_name, shape, swap
+from shoal.engines.trace_nodes import (
+    aten,
+    base,
+    dtype,
+    insert,
+    is_tensor,
+    op_name,
+    same_kind,
+    shape,
+    swap,
+)
 from shoal.engines.trace_script import Frame
 
 # Numbers of one client's weight above which arithmetic, not the number of calls, is what counts.
@@ -29,6 +39,13 @@ class _Linear(NamedTuple):
     gradient: fx.Node  # of the logits, [C, K, B]
     weight: int
     bias: int
+
+
+def splits_in_two(graph: fx.Graph) -> bool:
+    """Whether theta, the first input, has two pieces: otherwise there is nothing to fold."""
+    theta = next(iter(graph.nodes))
+    splits = (n for n in graph.nodes if op_name(n) == "split_with_sizes")
+    return any(len(n.args[1]) == 2 and same_kind(n.args[0], theta) for n in splits)
 
 
 def fold_bias(graph: fx.Graph, carry: list[fx.Node], batch: list[fx.Node]) -> Frame | None:
@@ -150,5 +167,8 @@ def _frame(found: _Linear, classes: int, width: int, kind: torch.dtype) -> Frame
             "some = longer.narrow(0, 0, count)",
             f"torch.index_select(steps[0].flatten(1), 0, chosen, out={into})",
         ],
-        after=[f"{weight}.copy_(c0.narrow(2, 0, {width}))", f"{bias}.copy_(c0.narrow(2, {width}, 1))"],
+        after=[
+            f"{weight}.copy_(c0.narrow(2, 0, {width}))",
+            f"{bias}.copy_(c0.narrow(2, {width}, 1))",
+        ],
     )

@@ -8,7 +8,7 @@ from torch._ops import OpOverload
 
 from shoal.engines.trace_nodes import is_tensor, op_name
 
-# Where all arguments are tensors, numbers and axes by position, the binding picks the same overload.
+# With tensors, numbers and axes by position the binding picks the same overload.
 _PLAIN = frozenset(
     ("add", "sub", "mul", "div", "neg", "maximum", "minimum", "mm", "mv", "bmm", "flip", "cumsum",
      "sum", "mean", "sqrt", "exp", "where", "select", "permute", "transpose", "unsqueeze", "cat")
@@ -16,7 +16,7 @@ _PLAIN = frozenset(
 
 
 def call_bindings(graph: fx.Graph) -> None:
-    """Call ``torch.mul`` for ``aten.mul.Tensor``: arguments are then parsed in C++, twice as fast."""
+    """``torch.mul`` for ``aten.mul.Tensor``: C++ parses its arguments, in half the time."""
     for node in graph.nodes:
         name = op_name(node)
         if name in _PLAIN and not node.kwargs and is_tensor(node) and _from_tensor(node):

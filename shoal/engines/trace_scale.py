@@ -73,7 +73,9 @@ def _rated(node: fx.Node) -> _Rated | None:
         return None
     for gradient, rates in (product.args, product.args[::-1]):
         lone = isinstance(gradient, fx.Node) and gradient.target is assemble
-        each = is_tensor(rates) and shape(rates) == (shape(node)[0], 1) and dtype(rates) == dtype(node)
+        each = (
+            is_tensor(rates) and shape(rates) == (shape(node)[0], 1) and dtype(rates) == dtype(node)
+        )
         if lone and each and len(gradient.users) == 1 and shape(node)[0] > 1:
             return _Rated(gradient, rates, 1 if op_name(node) == "add" else -1)
     return None

@@ -71,6 +71,7 @@ class Script:
     def __init__(self, source: str, constants: list[Tensor]) -> None:
         self.source, self._constants = source, constants
         self._unit = torch.jit.CompilationUnit(source)
+        self._run = self._unit.run  # looked up once: it is made anew every time
 
     def __call__(
         self, carry: Sequence[Tensor], fixed: Sequence[Tensor], steps: Steps, rate: float
@@ -79,7 +80,7 @@ class Script:
         moving = [steps.pool, steps.rows, *steps.columns]
         # As written: an optimised order would come after some calls only, and change bits then.
         with torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
-            self._unit.run(
+            self._run(
                 list(carry), list(fixed), self._constants, moving, steps.shape, steps.many, rate
             )
 
@@ -135,7 +136,9 @@ def _views_of_batches(body: Sequence[str]) -> tuple[list[tuple[str, int, str]], 
         if found := _VIEW.fullmatch(line):
             name, number, view, axes = found.groups()
             # an axis counted from the front is one further back where steps come first
-            moved = [axis if axis.startswith("-") else str(int(axis) + 1) for axis in axes.split(", ")]
+            moved = [
+                axis if axis.startswith("-") else str(int(axis) + 1) for axis in axes.split(", ")
+            ]
             views.append((name, int(number), f".{view}({', '.join(moved)})"))
         else:
             rest.append(line)
