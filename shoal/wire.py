@@ -21,15 +21,14 @@ def bytes_down(federation: Federation, settings: Settings, order: Order) -> int:
     """Bytes of the model to everybody; a once-a-stage payload only to whoever lacks it."""
     wire = round(_travelling(settings)[0] * tree.nbytes(order.model.theta))
     total = len(order.members) * (wire + tree.nbytes(order.model.stats))
-    new = [m.client for m in order.members if federation.paid.get(m.client) != order.stage]
-    once = False
-    for i, part in enumerate(settings.method.parts):
-        size = tree.nbytes(order.sent[i])
-        stage_only = part.payload_once == "stage" and size > 0
-        once = once or stage_only
-        total += size * (len(new) if stage_only else len(order.members))
+    sizes = [tree.nbytes(sent) for sent in order.sent]
+    pairs = list(zip(settings.method.parts, sizes, strict=True))
+    once = sum(size for part, size in pairs if part.payload_once == "stage")
+    total += (sum(sizes) - once) * len(order.members)
     if once:
+        new = [m.client for m in order.members if federation.paid.get(m.client) != order.stage]
         federation.paid.update({client: order.stage for client in new})
+        total += once * len(new)
     return total
 
 

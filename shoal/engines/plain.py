@@ -25,6 +25,8 @@ from shoal.engines.trace_script import Steps
 from shoal.local import Carry, Given
 from shoal.types import Batch
 
+_SMALL = 2**15  # numbers that are copied before another way has begun
+
 
 class Rooms(threading.local):
     """A thread's own buffers for stacked models, one for each shape."""
@@ -62,7 +64,10 @@ def run_plain(compiled: Compiled, chunk: Chunk) -> Results:
     theta, counts = order.model.theta, [s.member.train.count for s in chunk.seats]
     none = ((),) * len(order.program.method.parts)
     x = _ROOMS.of(clients, theta) if order.summed else theta.new_empty(clients, theta.numel())
-    torch.mul(theta.expand_as(x), 1, out=x)  # twice as fast as a broadcast copy
+    if x.numel() < _SMALL:
+        x.copy_(theta)
+    else:
+        torch.mul(theta.expand_as(x), 1, out=x)  # twice as fast as a broadcast copy
     stats = order.model.stats.expand(clients, -1)
     carry = Carry(x, stats, none, (), theta.new_zeros(clients))
     number = known(tuple(counts), theta.dtype, theta.device)

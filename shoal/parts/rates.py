@@ -116,8 +116,8 @@ class ControlledRate(Part):
         raw, used = view.payload[:2]
         return {
             "mean_client_rate": used.mean(),
-            "clipped_share": (raw != used).to(used.dtype).mean(),
-            "inside_share": ((raw > 0.0) & (raw < 1.0)).to(used.dtype).mean(),
+            "clipped_share": (raw != used).mean(dtype=used.dtype),
+            "inside_share": ((raw > 0.0) & (raw < 1.0)).mean(dtype=used.dtype),
         }
 
 
