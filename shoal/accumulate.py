@@ -77,8 +77,9 @@ class Accumulator:
             if not leaves or not keep:
                 continue
             if part.reduction is Reduction.STACK:
-                own = [tree.clone(tree.row(payload, row)) for row in keep]
-                self.payloads[i] = (*(self.payloads[i] or ()), *own)
+                chosen = torch.tensor(keep, device=leaves[0].device)
+                kept = [leaf.index_select(0, chosen) for leaf in leaves]
+                self.payloads[i] = (*(self.payloads[i] or ()), tree.rebuild(payload, kept))
                 continue
             if self.payloads[i] is None:
                 self.payloads[i] = tree.apply(lambda leaf: torch.zeros_like(leaf[0]), payload)
@@ -99,17 +100,18 @@ class Accumulator:
             return ()
         reduction = self.method.parts[index].reduction
         if reduction is Reduction.STACK:
-            return tree.stack(total)
+            return tree.join(total)
         if reduction is Reduction.MEAN:
             return tree.apply(lambda leaf: leaf / self.total, total)
         return total
 
     def uploads(self) -> Uploads:
         """Everything but the payload, which is each part's own."""
+        total = self.total
         return Uploads(
             clients=tuple(self.clients),
-            weights=tuple(w / self.total for w in self.weights),
-            delta=self.delta / self.total,
+            weights=tuple([w / total for w in self.weights]),
+            delta=self.delta / total,
             stacked=torch.stack(self.rows) if self.keep_rows else None,
             norms=tuple(self.norms),
             mean_steps=self.steps / max(1, len(self.clients)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from torch import Tensor
@@ -48,6 +49,11 @@ class Settings:
     @property
     def task(self) -> Task:
         return self.program.task
+
+    @cached_property
+    def truth(self) -> Drifting | None:
+        """The world, if it knows its concepts: a question about a protocol, too slow for a view."""
+        return self.world if isinstance(self.world, Drifting) else None
 
 
 @dataclass
@@ -122,7 +128,7 @@ def blank_view(
         task=settings.task,
         rate=rate,
         seed=settings.seed,
-        truth=settings.world if isinstance(settings.world, Drifting) else None,
+        truth=settings.truth,
         **more,
     )
 

@@ -12,9 +12,14 @@ from shoal.worlds.base import Drifting, Moment, World, gathered
 
 
 def make_order(
-    federation: Federation, settings: Settings, moment: Moment, k: int, jobs: Sequence[Job]
+    federation: Federation,
+    settings: Settings,
+    moment: Moment,
+    k: int,
+    jobs: Sequence[Job],
+    summed: bool = False,
 ) -> Order:
-    """What goes down, to whom."""
+    """What goes down, to whom; ``summed`` says that nobody will look at a single delta."""
     cohort = tuple(job.client for job in jobs)
     theta, payloads = federation.models[k].theta, []
     for i, part in enumerate(settings.method.parts):
@@ -24,7 +29,7 @@ def make_order(
             theta, payload = part.broadcast(view, theta)
         payloads.append(payload)
     model = Model(theta, federation.models[k].stats)
-    members = tuple(make_member(federation, settings, moment, job) for job in jobs)
+    members = tuple([make_member(federation, settings, moment, job) for job in jobs])
     return Order(
         settings.program,
         model,
@@ -40,6 +45,7 @@ def make_order(
         settings.world.pad,
         settings.shuffle,
         settings.uniform,
+        summed,
     )
 
 
@@ -51,7 +57,9 @@ def make_member(federation: Federation, settings: Settings, moment: Moment, job:
         return Member(
             client, world.train(client, moment.round), None, tickets, _cap(settings, client)
         )
-    memories = _caught_up(federation, settings, moment, job)
+    memories = federation.store.get(client, job.model)
+    if federation.endings:
+        memories = _caught_up(federation, settings, job, memories)
     train = _training_data(world, moment, job)
     if memories is not None and method.fills("data"):
         for i, part in enumerate(method.parts):
@@ -79,12 +87,9 @@ def _training_data(world: World, moment: Moment, job: Job) -> ClientData:
 
 
 def _caught_up(
-    federation: Federation, settings: Settings, moment: Moment, job: Job
+    federation: Federation, settings: Settings, job: Job, memories: tuple[Tree, ...] | None
 ) -> tuple[Tree, ...] | None:
     """The client's memories, after the client half of a ``session_end`` it has not seen yet."""
-    memories = federation.store.get(job.client, job.model)
-    if not federation.endings:
-        return memories
     latest = max(serial for serial, _ in federation.endings.values())
     # a client that was never seen has no end to catch up with
     seen = federation.ended.get(job.client, 0) if memories is not None else latest

@@ -170,8 +170,7 @@ def _train_model(
     memories: list[tuple[int, int, tuple[Tree, ...]]],
 ) -> tuple[Accumulator, Tensor]:
     """Broadcast one model, train it, add up what comes back."""
-    order = make_order(federation, settings, moment, k, jobs)
-    order = replace(order, summed=_summed(settings))
+    order = make_order(federation, settings, moment, k, jobs, summed=_summed(settings))
     model = order.model
     total = Accumulator(
         settings.method, model.theta.numel(), model.stats.numel(), federation.models[k].theta
@@ -183,8 +182,8 @@ def _train_model(
         total.add(results, keep, norms, settings.uniform)
         if tree.leaves(results.memories):
             # copies, not views: a view would keep the whole chunk alive for one client
-            rows = ((results.clients[row], tree.row(results.memories, row)) for row in keep)
-            memories += [(client, k, tree.clone(own)) for client, own in rows]
+            rows = tree.unstack(results.memories)
+            memories += [(results.clients[row], k, rows[row]) for row in keep]
         report.bytes_up += bytes_up(settings, results)
     report.bytes_down += bytes_down(federation, settings, order)
     report.steps += total.steps
@@ -227,7 +226,8 @@ def _server_step(
     stepper = method.only("server_step")
     if stepper is None:
         # the server steps from the bank; with nothing in between this is the mean of the models
-        theta = federation.models[k].theta + factor * delta
+        plain = isinstance(factor, float) and factor == 1
+        theta = federation.models[k].theta + (delta if plain else factor * delta)
     else:
         i = method.index(stepper)
         theta, state = stepper.server_step(view(i), delta, factor)

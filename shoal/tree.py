@@ -13,20 +13,27 @@ Tree = Any  # a Tensor, None, or a (Named)tuple of trees; the empty tuple is "no
 
 def leaves(tree: Tree) -> list[Tensor]:
     """All tensors, left to right; None is a place without a tensor."""
-    if tree is None:
-        return []
-    if isinstance(tree, tuple):
-        return [leaf for branch in tree for leaf in leaves(branch)]
-    return [tree]
+    if not isinstance(tree, tuple):
+        return [] if tree is None else [tree]
+    found: list[Tensor] = []
+    for branch in tree:  # a call only for what has branches of its own: this runs all the time
+        if isinstance(branch, tuple):
+            found += leaves(branch) if branch else ()
+        elif branch is not None:
+            found.append(branch)
+    return found
 
 
 def apply(function: Callable[[Tensor], Any], tree: Tree) -> Tree:
     """The same structure with ``function`` of every tensor."""
-    if tree is None:
-        return None
-    if isinstance(tree, tuple):
-        return _like(tree, [apply(function, branch) for branch in tree])
-    return function(tree)
+    if not isinstance(tree, tuple):
+        return None if tree is None else function(tree)
+    if not tree:
+        return tree
+    branches = [
+        apply(function, b) if isinstance(b, tuple) or b is None else function(b) for b in tree
+    ]
+    return _like(tree, branches)
 
 
 def rebuild(like: Tree, new_leaves: Sequence[Any]) -> Tree:
@@ -47,6 +54,25 @@ def stack(trees: Sequence[Tree]) -> Tree:
     """
     columns = zip(*(leaves(t) for t in trees), strict=True)
     return rebuild(trees[0], [torch.stack(column) for column in columns])
+
+
+def join(trees: Sequence[Tree]) -> Tree:
+    """Stacks one behind the other as one stack."""
+    if len(trees) == 1:
+        return trees[0]
+    columns = zip(*(leaves(t) for t in trees), strict=True)
+    return rebuild(trees[0], [torch.cat(column) for column in columns])
+
+
+def unstack(tree: Tree) -> list[Tree]:
+    """Every row of a stack as a tree in memory of its own.
+
+    >>> [own[0].tolist() for own in unstack((torch.arange(2),))]
+    [0, 1]
+    """
+    apart: Callable[[Tensor], tuple[Tensor, ...]] = torch.unbind_copy  # type: ignore[assignment]
+    columns = zip(*map(apart, leaves(tree)), strict=True)
+    return [rebuild(tree, own) for own in columns]
 
 
 def row(tree: Tree, index: int) -> Tree:

@@ -21,20 +21,21 @@ def bytes_down(federation: Federation, settings: Settings, order: Order) -> int:
     """Bytes of the model to everybody; a once-a-stage payload only to whoever lacks it."""
     wire = round(_travelling(settings)[0] * tree.nbytes(order.model.theta))
     total = len(order.members) * (wire + tree.nbytes(order.model.stats))
-    new = [m.client for m in order.members if federation.paid.get(m.client) != order.stage]
-    once = False
-    for i, part in enumerate(settings.method.parts):
-        size = tree.nbytes(order.sent[i])
-        stage_only = part.payload_once == "stage" and size > 0
-        once = once or stage_only
-        total += size * (len(new) if stage_only else len(order.members))
+    sizes = [tree.nbytes(sent) for sent in order.sent]
+    pairs = list(zip(settings.method.parts, sizes, strict=True))
+    once = sum(size for part, size in pairs if part.payload_once == "stage")
+    total += (sum(sizes) - once) * len(order.members)
     if once:
+        new = [m.client for m in order.members if federation.paid.get(m.client) != order.stage]
         federation.paid.update({client: order.stage for client in new})
+        total += once * len(new)
     return total
 
 
 def _travelling(settings: Settings) -> tuple[float, float]:
     """The shares of the vector that go over the wire, down and up."""
+    if not settings.method.fills("travels"):
+        return 1.0, 1.0
     shares = [part.travels(settings.task.layout) for _, part in filling(settings, "travels")]
     return math.prod(down for down, _ in shares), math.prod(up for _, up in shares)
 

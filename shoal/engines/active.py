@@ -15,6 +15,7 @@ from shoal.engines.base import Results
 from shoal.engines.batches import batch_rows
 from shoal.engines.chunk import Chunk
 from shoal.engines.compiled import Compiled
+from shoal.engines.numbers import known
 from shoal.local import Given, Local
 from shoal.tree import Tree
 from shoal.types import Work
@@ -106,7 +107,7 @@ def _work(compiled: Compiled, done: Active, epoch: int) -> Work | None:
     if compiled.plain_end:
         return None
     kind = done.carry.x.dtype
-    number: Callable[[Sequence[float]], Tensor] = lambda v: torch.tensor(v, dtype=kind)  # noqa: E731
+    number: Callable[[Sequence[float]], Tensor] = lambda v: known(tuple(v), kind)  # noqa: E731
     rated = bool(compiled.program.fillers("rate"))
     total = done.carry.rate_sum if rated else number(done.rate_total)
     epochs = number([epoch + 1] * len(done.steps))

@@ -18,6 +18,7 @@ from shoal import tree
 from shoal.engines.base import Member, Order
 from shoal.engines.batches import batch_rows, epoch_order, step_noise, steps_an_epoch
 from shoal.engines.epoch import Drawn, Epoch, Piece
+from shoal.engines.numbers import known
 from shoal.engines.whole import stacked_whole
 from shoal.local import Given, Local
 from shoal.tree import Tree
@@ -50,8 +51,8 @@ class Chunk:
     def of(cls, orders: Sequence[Order], seats: Sequence[Seat]) -> Chunk:
         """Lay out members; they must share one pool."""
         places = tuple(range(len(seats)))
-        counts = tuple(len(s.member.train) for s in seats)
-        capped = any(s.member.steps is not None for s in seats)
+        counts = tuple([len(s.member.train) for s in seats])
+        capped = any([s.member.steps is not None for s in seats])
         level = min(counts) == max(counts)
         if capped or not level:
             places = tuple(sorted(places, key=lambda i: _fewest_last(seats[i].member)))
@@ -102,7 +103,7 @@ class Chunk:
     def given(self) -> Given:
         """Memories stacked over clients; what all clients share is not."""
         order, theta = self.order, self.order.model.theta
-        counts = torch.tensor([s.member.train.count for s in self.seats], dtype=theta.dtype)
+        counts = known(tuple([s.member.train.count for s in self.seats]), theta.dtype)
         memories: tuple[Tree, ...] = ((),) * len(order.program.method.parts)
         if order.program.keeps_memory:
             found = [_memories(self.orders[s.owner], s.member) for s in self.seats]

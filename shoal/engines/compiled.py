@@ -78,7 +78,9 @@ class Compiled:
             return vmap(one, in_dims=dims)(given, start, carry, local)
 
         moved, stop = self._run("epoch_end", mapped, (given, start, carry, rate, local), clock)
-        return tree.clone(moved), stop
+        # what did not change is in memory of its own already
+        pairs = zip(tree.leaves(moved), tree.leaves(carry), strict=True)
+        return tree.rebuild(moved, [new if new is old else new.clone() for new, old in pairs]), stop
 
     def end(
         self,
@@ -212,6 +214,8 @@ class Compiled:
 
 def _strides(tensor: Tensor) -> tuple[int, ...]:
     """Strides that mean something: that of an axis of length 1 is whatever it was cut from."""
+    if 1 not in tensor.shape:
+        return tensor.stride()
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
     return tuple([stride if size > 1 else 0 for size, stride in pairs])
 

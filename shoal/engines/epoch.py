@@ -63,12 +63,15 @@ class Epoch:
         """
         x, clients = self.pool_x, len(self.counts)
         length = length or batch_rows(self.order, self.counts[0])
-        span = slice(begin, begin + count * length)
-        weights = None if self.weights is None else self.weights[:, span]
+        rows, labels, weights = self.rows, self.labels, self.weights
+        if begin or count * length < rows.shape[1]:
+            span = slice(begin, begin + count * length)
+            rows, labels = rows[:, span], labels[:, span]
+            weights = None if weights is None else weights[:, span]
         if weights is None and self.order.pad:
             one = torch.ones((), dtype=self.order.model.theta.dtype, device=x.device)
             weights = one.expand(clients, count * length)
-        return self._stepwise(self.rows[:, span], self.labels[:, span], weights, count)
+        return self._stepwise(rows, labels, weights, count)
 
     def stretch(self, piece: Piece, step: int, count: int, begin: int, end: int) -> Steps:
         """What some clients of a piece read in ``count`` steps from this one on."""
@@ -89,9 +92,10 @@ class Epoch:
             for column in (rows, labels, weight)
             if column is not None
         ]
-        row_bytes = x[0].numel() * x.element_size() if len(x) else 1
+        sample = x.shape[1:]
+        row_bytes = max(1, sample.numel() * x.element_size())
         many = max(1, GATHER_BYTES // (row_bytes * clients * length))
-        return Steps(x, chosen.view(count, -1), rest, [clients, length, *x.shape[1:]], many)
+        return Steps(x, chosen.view(count, -1), rest, [clients, length, *sample], many)
 
     def batch(self, piece: Piece, step: int, begin: int, end: int) -> Batch:
         """``[end - begin, length, ...]`` rows of this step for some clients of a piece."""

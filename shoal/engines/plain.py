@@ -20,9 +20,12 @@ from shoal.engines.batches import batch_rows, steps_an_epoch
 from shoal.engines.chunk import Chunk
 from shoal.engines.compiled import Compiled
 from shoal.engines.epoch import Epoch
+from shoal.engines.numbers import known
 from shoal.engines.trace_script import Steps
 from shoal.local import Carry, Given
 from shoal.types import Batch
+
+_SMALL = 2**15  # numbers that are copied before another way has begun
 
 
 class Rooms(threading.local):
@@ -61,12 +64,14 @@ def run_plain(compiled: Compiled, chunk: Chunk) -> Results:
     theta, counts = order.model.theta, [s.member.train.count for s in chunk.seats]
     none = ((),) * len(order.program.method.parts)
     x = ROOMS.of(clients, theta) if order.summed else theta.new_empty(clients, theta.numel())
-    torch.mul(theta.expand_as(x), 1, out=x)  # twice as fast as a broadcast copy
+    if x.numel() < _SMALL:
+        x.copy_(theta)
+    else:
+        torch.mul(theta.expand_as(x), 1, out=x)  # twice as fast as a broadcast copy
     stats = order.model.stats.expand(clients, -1)
     carry = Carry(x, stats, none, (), theta.new_zeros(clients))
-    given = Given(
-        theta, order.initial, order.model.stats, theta.new_tensor(counts), none, order.sent
-    )
+    number = known(tuple(counts), theta.dtype, theta.device)
+    given = Given(theta, order.initial, order.model.stats, number, none, order.sent)
     for epoch in range(order.epochs):
         _epoch(compiled, chunk, epoch, given, carry)
     x.sub_(theta)
@@ -101,7 +106,7 @@ def plain_results(
 
 def _epoch(compiled: Compiled, chunk: Chunk, epoch: int, given: Given, carry: Carry) -> None:
     order, value = chunk.order, chunk.order.rates[epoch]
-    rate, clock = given.received.new_tensor(value), order.clock(epoch)
+    rate, clock = known(value, given.n.dtype, given.n.device), order.clock(epoch)
     for steps in all_steps(chunk.epoch(epoch), chunk.counts[0]):
         real: Callable[[Steps], Callable[[], Batch]]
         real = lambda some: lambda: Batch(*next(some.batches()))  # noqa: E731

@@ -14,6 +14,7 @@ from shoal.engines.chunk import Chunk
 from shoal.engines.compiled import Compiled, given_rows, rows_of
 from shoal.engines.epoch import Piece
 from shoal.engines.factored import run_factored
+from shoal.engines.numbers import known
 from shoal.engines.plain import is_plain, run_plain
 from shoal.engines.trace import Replay
 from shoal.engines.trace_script import Steps
@@ -32,7 +33,7 @@ def run_chunk(compiled: Compiled, chunk: Chunk) -> list[Results]:
 def _train(compiled: Compiled, chunk: Chunk) -> list[Done]:
     order, program = chunk.order, compiled.program
     like = order.model.theta
-    rates = [torch.tensor(r, dtype=like.dtype, device=like.device) for r in order.rates]
+    rates = [known(r, like.dtype, like.device) for r in order.rates]
     active, finished = Active(compiled, chunk, rates[0]), []
     watches = bool(program.fillers("after_epoch") or program.fillers("stop"))
     for epoch, rate in enumerate(rates):

@@ -19,6 +19,8 @@ from shoal.engines import trace_rules
 from shoal.engines.inplace import make_plan
 from shoal.engines.recorder import recorded
 from shoal.engines.recording import Recording
+from shoal.engines.trace_affine import fold_bias, splits_in_two
+from shoal.engines.trace_bindings import call_bindings
 from shoal.engines.trace_blocks import use_blocks
 from shoal.engines.trace_clean import clean
 from shoal.engines.trace_emit import Bind, Inputs, Run, Written, write, written_lines
@@ -26,7 +28,7 @@ from shoal.engines.trace_factored import factor_out
 from shoal.engines.trace_factored_script import FactoredScript, factored_script
 from shoal.engines.trace_layouts import match_layouts, weight_first
 from shoal.engines.trace_nodes import value
-from shoal.engines.trace_scale import scale_last
+from shoal.engines.trace_scale import rates_first, scale_last
 from shoal.engines.trace_script import Script, Steps
 
 Tensors = Sequence[Tensor]
@@ -67,7 +69,10 @@ class Replay:
     @property
     def factored(self) -> FactoredScript | None:
         with _TRACING, torch.inference_mode(False):
-            return self._factored()
+            try:
+                return self._factored()
+            except Exception:  # a rewriting must never be the reason that training fails
+                return None
 
     def bind(self, carry: Tensors, fixed: Tensors) -> Run:
         """The step for these tensors: ``run(batch, rate)`` updates ``carry`` in place.
@@ -110,11 +115,14 @@ def compile_step(
         plain = _write(recording, counts, rate, rewrite=False)
         try:
             fast = _write(recording, counts, rate, rewrite=True)
+            folded = _write_folded(recording, counts, rate)
         except Exception:  # a rewriting must never be the reason that training fails
-            fast = plain
+            fast, folded = plain, None
     shapes = [t.shape for t in (*carry, *fixed)]
     number = 0.0 if rate is None else float(fixed[rate])
     as_it_was = _by_python(plain.bind, batch)
+    if folded and _agree(as_it_was, _by_python(folded.bind, batch), carry, fixed, number):
+        return Replay(folded, shapes, True)
     if fast is plain or not _agree(as_it_was, _by_python(fast.bind, batch), carry, fixed, number):
         return Replay(plain, shapes, False)
     if fast.script and not _agree(as_it_was, _by_script(fast.script, batch), carry, fixed, number):
@@ -135,6 +143,7 @@ def record(function: Callable[..., list[Tensor]], tensors: Tensors) -> Callable[
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise Untraceable(f"a client's start or end cannot be traced: {reason}") from error
         clean(recording)
+    call_bindings(recording.graph)
     module = fx.GraphModule(recording.constants, recording.graph)
     replay: Callable[..., list[Tensor]] = module.forward
     return replay
@@ -176,25 +185,49 @@ def _write(
     return write(own, plan, inputs, bindings=rewrite)
 
 
+def _write_folded(
+    recording: Recording, counts: tuple[int, int, int], rate: int | None
+) -> Written | None:
+    """A linear model's steps on a matrix that holds the bias too; None for any other model.
+
+    Single steps are calls of one step, so that they have the bits of many.
+    """
+    if not counts[2] or not splits_in_two(recording.graph):
+        return None
+    own, inputs = _prepared(recording, counts, rate, rewrite=True)
+    frame = fold_bias(own.graph, inputs["c"], inputs["b"])
+    if frame is None:
+        return None
+    plan = make_plan(own.graph, inputs["c"], inputs["f"])
+    script = write(own, plan, inputs, frame=frame).script
+    if script is None:
+        return None
+
+    def bind(carry: list[Tensor], fixed: list[Tensor]) -> Run:
+        return lambda batch, rate: _by_script(script, batch)(carry, fixed, rate)
+
+    return Written(bind, script.source, script)
+
+
 def _write_factored(
     recording: Recording, counts: tuple[int, int, int], rate: int | None
 ) -> FactoredScript | None:
     """The steps without the first layer's weights, or None where they are not of that kind."""
-    own, inputs = _prepared(recording, counts, rate, True)
+    own, inputs = _prepared(recording, counts, rate, rewrite=True)
     found = factor_out(own, inputs["c"][0], inputs["b"][0])
     if found is None:
         return None
     factors, rows = found
     inputs["c"].append(rows)
     plan = make_plan(own.graph, inputs["c"], inputs["f"])
-    counts_now = {k: len(v) for k, v in inputs.items()}
-    return factored_script(written_lines(own, plan, inputs), counts_now, factors)
+    lines = written_lines(own, plan, inputs)
+    return factored_script(lines, {k: len(v) for k, v in inputs.items()}, factors)
 
 
 def _prepared(
     recording: Recording, counts: tuple[int, int, int], rate: int | None, rewrite: bool
 ) -> tuple[Recording, Inputs]:
-    """A copy to write from, rewritten if asked, and its inputs by kind."""
+    """A copy to write from, and its inputs by the letter they are called in the source."""
     own = recording.copy()
     nodes = [n for n in own.graph.nodes if n.op == "placeholder"]
     carry, rest = nodes[: counts[0]], nodes[counts[0] :]
@@ -234,6 +267,7 @@ def _rewrite(recording: Recording, theta: fx.Node) -> None:
     match_layouts(recording.graph)
     weight_first(recording.graph)
     use_blocks(recording, theta)
+    rates_first(recording.graph)
     scale_last(recording.graph)
     trace_rules.scale_inside_sums(recording.graph)
     recording.graph.lint()
@@ -246,10 +280,10 @@ def _by_python(bind: Bind, batch: Tensors) -> Way:
 def _by_script(script: Script, batch: Tensors) -> Way:
     """One step of an epoch whose pool is this batch."""
     x = batch[0]
-    pool = x.reshape(1, -1)  # one row that holds them all
+    pool = x.flatten(0, 1) if x.dim() > 2 else x
     columns = [t.unsqueeze(0) for t in batch[1:]]
-    row = torch.zeros(1, 1, dtype=torch.long, device=x.device)
-    steps = Steps(pool, row, columns, list(x.shape), 1)
+    rows = torch.arange(len(pool), device=x.device).unsqueeze(0)
+    steps = Steps(pool, rows, columns, list(x.shape), 1)
     return lambda carry, fixed, rate: script(carry, fixed, steps, rate)
 
 

@@ -22,14 +22,17 @@ from shoal.engines.inplace import OVER_FIRST, Plan
 from shoal.engines.recording import Recording
 from shoal.engines.trace_blocks import accumulate, assemble
 from shoal.engines.trace_lines import block_line, with_deletions
-from shoal.engines.trace_nodes import aten, dtype, is_view, op_name, shape
-from shoal.engines.trace_script import Script, script
+from shoal.engines.trace_nodes import aten, dtype, is_view, op_name, shape, value
+from shoal.engines.trace_script import Frame, Script, script
 
 Run = Callable[[list[Tensor], float], None]
 Bind = Callable[[list[Tensor], list[Tensor]], Run]
 Inputs = dict[str, list[fx.Node]]  # a step's inputs by kind: c(arry), f(ixed), b(atch), rate
 # Overloads that would mean something else, or nothing, as a method of their first argument.
 _KEEP_OVERLOAD = frozenset(("_to_copy", "pow", "where", "index", "slice", "copy"))
+_KEPT = frozenset(("bmm", "baddbmm", "_softmax"))
+_SMALL = 4096  # numbers of a result that is cheaper to make than the views of it
+_PLAIN = Frame()
 _OPERATORS = {operator.mul: "*", operator.add: "+", operator.sub: "-", operator.truediv: "/"}
 
 
@@ -116,12 +119,32 @@ class Writer:
             self._emit_over(node, self.names[self.plan.over[node]])
         elif node in self.plan.into:
             self._emit_out(node, self.names[self.plan.into[node]])
+        elif self._is_kept(node):
+            self._emit_out(node, self._room(node))
         else:
             name = self.names[node] = node.name
             if node in self.plan.hoisted or self._looks_at_room(node):
                 self.head.append(f"{name} = {self.call(node)}")
             else:
                 self.add(node, f"{name} = {self.call(node)}", name)
+
+    def _is_kept(self, node: fx.Node) -> bool:
+        """A small result that is looked at in several ways: in a kept buffer the ways are, too."""
+        return (
+            self.bindings
+            and op_name(node) in _KEPT
+            and node not in self.plan.hoisted
+            and any(is_view(user) or self.plan.over.get(user) is node for user in node.users)
+            and value(node).numel() <= _SMALL
+            and value(node).is_contiguous()
+        )
+
+    def _room(self, node: fx.Node) -> str:
+        """A buffer for a node, made once for a binding."""
+        home, kind = f"{node.name}_room", self.text(dtype(node))
+        self.rooms.add(home)
+        self.head.append(f"{home} = torch.empty({self.text(shape(node))}, dtype={kind})")
+        return home
 
     def _looks_at_room(self, node: fx.Node) -> bool:
         """A view of a kept buffer is the same view at every step, whatever is in the buffer."""
@@ -167,10 +190,7 @@ class Writer:
             home, steady = self.names[self.plan.over[node]], False
             steady = self.plan.owner(node).op == "placeholder"
         else:
-            home, steady = f"{node.name}_room", True
-            self.rooms.add(home)
-            kind = self.text(dtype(node))
-            self.head.append(f"{home} = torch.empty({self.text(shape(node))}, dtype={kind})")
+            home, steady = self._room(node), True
             if adding:
                 self.add(node, f"{home}.copy_({self.text(node.args[0])})")
         self.names[node] = home
@@ -223,7 +243,14 @@ def written_lines(
     return writer
 
 
-def write(recording: Recording, plan: Plan, inputs: Inputs, *, bindings: bool = True) -> Written:
+def write(
+    recording: Recording,
+    plan: Plan,
+    inputs: Inputs,
+    *,
+    bindings: bool = True,
+    frame: Frame = _PLAIN,
+) -> Written:
     """The function ``bind`` and its source."""
     writer = written_lines(recording, plan, inputs, bindings=bindings)
     counts = {k: len(v) for k, v in inputs.items()}
@@ -231,7 +258,9 @@ def write(recording: Recording, plan: Plan, inputs: Inputs, *, bindings: bool = 
     space = dict(writer.globals)
     exec(compile(source, "<traced step>", "exec"), space)
     lines = [line for line, _, _ in writer.body]
-    loop = script(writer.head, lines, writer.globals, counts) if bindings and counts["b"] else None
+    loop = None
+    if bindings and counts["b"]:
+        loop = script(writer.head, lines, writer.globals, counts, frame)
     return Written(space["bind"], source, loop)
 
 

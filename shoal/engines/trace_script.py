@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from types import BuiltinFunctionType
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 _ARGUMENTS = "carry: List[Tensor], fixed: List[Tensor], known: List[Tensor], steps: List[Tensor]"
+_VIEW = re.compile(r"(\w+) = b(\d+)\.(transpose|unsqueeze)\((-?\d+(?:, -?\d+)?)\)")
 
 
 class Steps(NamedTuple):
@@ -31,8 +33,8 @@ class Steps(NamedTuple):
 
     def like(self) -> list[Tensor]:
         """Tensors without memory, laid out as one step's."""
-        shapes = [(self.shape, self.pool.dtype), *((c.shape[1:], c.dtype) for c in self.columns)]
-        return [torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in shapes]
+        columns = [_without_memory(c.shape[1:], c.dtype) for c in self.columns]
+        return [_without_memory(tuple(self.shape), self.pool.dtype), *columns]
 
     def batches(self) -> Iterator[list[Tensor]]:
         """The tensors of every step, for those who take steps one by one."""
@@ -48,12 +50,28 @@ class Steps(NamedTuple):
         return self._replace(columns=[c[:, 0] for c in self.columns], shape=self.shape[1:])
 
 
+@lru_cache(256)
+def _without_memory(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+class Frame(NamedTuple):
+    """What surrounds the lines of a step: work before and after all steps, and how the samples of
+    ``count`` steps are gathered, with the step as the first axis (``some``)."""
+
+    before: Sequence[str] = ()
+    rooms: Sequence[str] = ()  # where gathered samples are kept
+    gather: Sequence[str] = ("some = steps[0].index_select(0, chosen).view([count] + shape)",)
+    after: Sequence[str] = ()
+
+
 class Script:
     """The compiled loop. Threads may share it."""
 
     def __init__(self, source: str, constants: list[Tensor]) -> None:
         self.source, self._constants = source, constants
         self._unit = torch.jit.CompilationUnit(source)
+        self._run = self._unit.run  # looked up once: it is made anew every time
 
     def __call__(
         self, carry: Sequence[Tensor], fixed: Sequence[Tensor], steps: Steps, rate: float
@@ -62,32 +80,43 @@ class Script:
         moving = [steps.pool, steps.rows, *steps.columns]
         # As written: an optimised order would come after some calls only, and change bits then.
         with torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
-            self._unit.run(
+            self._run(
                 list(carry), list(fixed), self._constants, moving, steps.shape, steps.many, rate
             )
 
 
 def script(
-    head: Sequence[str], body: Sequence[str], known: Mapping[str, Any], counts: Mapping[str, int]
+    head: Sequence[str],
+    body: Sequence[str],
+    known: Mapping[str, Any],
+    counts: Mapping[str, int],
+    frame: Frame,
 ) -> Script | None:
     """The loop over these lines, or None where TorchScript cannot say what they say."""
     constants = constants_of(known)
+    views, body = _views_of_batches(body)
     lines = [
         f"def run({_ARGUMENTS}, shape: List[int], many: int, rate: float):",
         *named("c", counts["c"], "carry"),
         *named("f", counts["f"], "fixed"),
         *(f"    {name} = known[{k}]" for k, name in enumerate(constants)),
-        *(f"    {line}" for line in head),
+        *(f"    {line}" for line in (*frame.before, *head)),
         "    rows = steps[1]",
+        *(f"    {line}" for line in frame.rooms),
         *(f"    b{k}s = steps[{k + 1}].unbind(0)" for k in range(1, counts["b"])),
+        *(f"    {name}s = steps[{k + 1}]{view}.unbind(0)" for name, k, view in views if k),
         "    for first in range(0, rows.size(0), many):",
         "        count = min(many, rows.size(0) - first)",
         "        chosen = rows.narrow(0, first, count).reshape(-1)",
-        "        b0s = steps[0].index_select(0, chosen).view([count] + shape).unbind(0)",
+        *(f"        {line}" for line in frame.gather),
+        "        b0s = some.unbind(0)",
+        *(f"        {name}s = some{view}.unbind(0)" for name, k, view in views if not k),
         "        for i in range(count):",
         "            b0 = b0s[i]",
         *(f"            b{k} = b{k}s[first + i]" for k in range(1, counts["b"])),
+        *(f"            {name} = {name}s[{'first + ' * (k > 0)}i]" for name, k, _ in views),
         *(f"            {line}" for line in body),
+        *(f"    {line}" for line in frame.after),
     ]
     source = spelled(lines, known)
     try:
@@ -105,6 +134,25 @@ def spelled(lines: Sequence[str], known: Mapping[str, Any]) -> str:
     """The lines with TorchScript's own words for everything else that they know."""
     words = {name: _word(name, thing) for name, thing in known.items()}
     return re.sub(r"\bG\d+_\w+", lambda m: words.get(m[0]) or m[0], "\n".join(lines) + "\n")
+
+
+def _views_of_batches(body: Sequence[str]) -> tuple[list[tuple[str, int, str]], list[str]]:
+    """Views of a batch (name, number of the batch, view of all steps' batches), and other lines.
+
+    A view of every step's batch is a step of one view of all.
+    """
+    views, rest = list[tuple[str, int, str]](), list[str]()
+    for line in body:
+        if found := _VIEW.fullmatch(line):
+            name, number, view, axes = found.groups()
+            # an axis counted from the front is one further back where steps come first
+            moved = [
+                axis if axis.startswith("-") else str(int(axis) + 1) for axis in axes.split(", ")
+            ]
+            views.append((name, int(number), f".{view}({', '.join(moved)})"))
+        else:
+            rest.append(line)
+    return views, rest
 
 
 def named(letter: str, count: int, source: str) -> list[str]:
@@ -125,4 +173,4 @@ def _word(name: str, thing: Any) -> str:
     return ""
 
 
-__all__ = ["Script", "Steps", "constants_of", "named", "script", "spelled"]
+__all__ = ["Frame", "Script", "Steps", "constants_of", "named", "script", "spelled"]

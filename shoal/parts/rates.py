@@ -116,8 +116,8 @@ class ControlledRate(Part):
         raw, used = view.payload[:2]
         return {
             "mean_client_rate": used.mean(),
-            "clipped_share": (raw != used).to(used.dtype).mean(),
-            "inside_share": ((raw > 0.0) & (raw < 1.0)).to(used.dtype).mean(),
+            "clipped_share": (raw != used).mean(dtype=used.dtype),
+            "inside_share": ((raw > 0.0) & (raw < 1.0)).mean(dtype=used.dtype),
         }
 
 
@@ -149,8 +149,9 @@ class AggregatedGradientRate(ControlledRate):
     def ask(self, view: ServerView) -> Tree:
         base = view.theta.new_full((), view.rate)
         rates, found = base.expand(self.epochs), view.state
-        for _ in range(self.probe_passes):
+        for after in reversed(range(self.probe_passes)):
             found = self._probe(view, rates)
-            raw = control_rates(found.phi1, found.phi2[1:], view.theta, self.alpha)
-            rates = self._clip(raw, base)
+            if after:  # clients find the rates of the last pass themselves
+                raw = control_rates(found.phi1, found.phi2[1:], view.theta, self.alpha)
+                rates = self._clip(raw, base)
         return found

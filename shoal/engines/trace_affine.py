@@ -1,0 +1,174 @@
+"""A linear model of the batch itself: weight and bias as one matrix, rows with a one at the end.
+
+Where theta is one weight and one bias, as in softmax regression, a step is made of operators so
+small that their number is what it costs. All steps of a call then run on a dense copy
+``[C, K, D + 1]`` of the parameters: the bias needs neither an addition nor a sum, and the product
+that is the gradient adds itself in one call, which it cannot in strided parts of a vector.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import fx
+
+from shoal.engines.trace_blocks import Block, accumulate
+from shoal.engines.trace_nodes import (
+    aten,
+    base,
+    dtype,
+    insert,
+    is_tensor,
+    op_name,
+    same_kind,
+    shape,
+    swap,
+)
+from shoal.engines.trace_script import Frame
+
+# Numbers of one client's weight above which arithmetic, not the number of calls, is what counts.
+_LARGEST = 8192
+
+
+class _Linear(NamedTuple):
+    """Logits and update of a linear model, and where its parameters are in theta."""
+
+    logits: fx.Node
+    update: fx.Node
+    gradient: fx.Node  # of the logits, [C, K, B]
+    weight: int
+    bias: int
+
+
+def splits_in_two(graph: fx.Graph) -> bool:
+    """Whether theta, the first input, has two pieces: otherwise there is nothing to fold."""
+    theta = next(iter(graph.nodes))
+    splits = (n for n in graph.nodes if op_name(n) == "split_with_sizes")
+    return any(len(n.args[1]) == 2 and same_kind(n.args[0], theta) for n in splits)
+
+
+def fold_bias(graph: fx.Graph, carry: list[fx.Node], batch: list[fx.Node]) -> Frame | None:
+    """Rewrite a step of a linear model; None for any other, whose graph is of no use then.
+
+    ``carry[0]`` and ``batch[0]`` become the matrix and the longer rows, which the loop in the
+    returned frame provides.
+    """
+    found = _find(graph, carry[0], batch[0])
+    if found is None:
+        return None
+    x: Any = found.logits.args[1]
+    (clients, rows, width), classes = shape(x), shape(found.logits)[2]
+    matrix = _input(graph, "matrix", [clients, classes, width + 1], carry[0])
+    longer = _input(graph, "longer", [clients, rows, width + 1], carry[0])
+    _fold_logits(graph, found.logits, matrix, longer)
+    _fold_update(graph, found, matrix, longer)
+    graph.eliminate_dead_code()
+    if carry[0].users or batch[0].users:
+        return None
+    for given, new in ((carry, matrix), (batch, longer)):
+        graph.erase_node(given[0])
+        given[0] = new
+    return _frame(found, classes, width, dtype(matrix))
+
+
+def _input(graph: fx.Graph, name: str, sizes: list[int], like: fx.Node) -> fx.Node:
+    with graph.inserting_after([n for n in graph.nodes if n.op == "placeholder"][-1]):
+        node = graph.placeholder(name)
+    node.meta["val"] = torch.empty(sizes, dtype=dtype(like), device="meta")
+    return node
+
+
+def _find(graph: fx.Graph, theta: fx.Node, samples: fx.Node) -> _Linear | None:
+    update = next(n for n in graph.nodes if n.op == "output").args[0][0]
+    logits = next((n for n in graph.nodes if _is_linear(n, theta, samples)), None)
+    if logits is None or update.target is not accumulate or update.args[0] is not theta:
+        return None
+    classes, width = shape(logits)[2], shape(logits.args[1])[2]
+    sizes = {block.size: block for block in update.args[2]}
+    weight, bias = sizes.get(classes * width), sizes.get(classes)
+    if weight is None or bias is None or shape(theta)[1] != classes * (width + 1):
+        return None
+    gradient = _gradient(weight, bias, logits.args[1])
+    placed = _start(logits.args[2]) == weight.start and _start(logits.args[0]) == bias.start
+    if gradient is None or not placed or weight.size > _LARGEST or width == 1:
+        return None
+    return _Linear(logits, update, gradient, weight.start, bias.start)
+
+
+def _is_linear(node: fx.Node, theta: fx.Node, samples: fx.Node) -> bool:
+    """Whether a node is ``bias + x W'`` of every client."""
+    if op_name(node) != "baddbmm" or node.kwargs or not all(map(is_tensor, node.args)):
+        return False
+    bias, x, weight = map(base, node.args)  # type: ignore[arg-type]
+    dense = dtype(samples) == dtype(theta) and shape(node.args[1])[:2] == shape(samples)[:2]  # type: ignore[arg-type]
+    return bias is theta and weight is theta and x is samples and dense
+
+
+def _start(node: Any) -> int:
+    """Where in theta a piece begins; -1 for what is no piece of a split."""
+    while node.args and op_name(node.args[0]) != "split_with_sizes":
+        node = node.args[0]
+        if not isinstance(node, fx.Node):
+            return -1
+    return sum(node.args[0].args[1][: node.args[1]]) if node.args else -1
+
+
+def _gradient(weight: Block, bias: Block, x: Any) -> fx.Node | None:
+    """The gradient of the logits behind both blocks, if they are its product and its sum."""
+    product = weight.operands if weight.product else weight.operands[0].args
+    summed = bias.operands[1] if bias.product else bias.operands[0].args[0]
+    if len(product) != 2 or product[1] is not x or op_name(product[0]) != "transpose":
+        return None
+    turned: Any = product[0]
+    return turned if turned.args[0] is summed and turned.args[1:] == (1, 2) else None
+
+
+def _fold_logits(graph: fx.Graph, logits: fx.Node, matrix: fx.Node, longer: fx.Node) -> None:
+    """``x W' + b`` as one product; where classes come first next, as the product turned around."""
+    with graph.inserting_before(logits):
+        if all(_turns(user, [2, 0, 1]) for user in logits.users):
+            columns = insert(graph, aten.transpose.int, longer, 1, 2)
+            product = insert(graph, aten.bmm.default, matrix, columns)
+            for user in list(logits.users):
+                swap(user, insert(graph, aten.transpose.int, product, 0, 1))
+            return
+        turned = insert(graph, aten.transpose.int, matrix, 1, 2)
+        swap(logits, insert(graph, aten.bmm.default, longer, turned))
+
+
+def _fold_update(graph: fx.Graph, found: _Linear, matrix: fx.Node, longer: fx.Node) -> None:
+    """Both blocks of the gradient as one product."""
+    with graph.inserting_before(found.update):
+        gradient: Any = found.gradient
+        if _turns(gradient.args[0], [1, 2, 0]):
+            gradient = insert(graph, aten.transpose.int, gradient.args[0].args[0], 0, 1)
+        blocks = (Block(0, shape(matrix)[2], (), True, (gradient, longer)),)
+        new = graph.call_function(accumulate, (matrix, found.update.args[1], blocks))
+    new.meta["val"] = matrix.meta["val"]
+    swap(found.update, new)
+
+
+def _turns(node: fx.Node, order: list[int]) -> bool:
+    return op_name(node) == "permute" and node.args[1] == order
+
+
+def _frame(found: _Linear, classes: int, width: int, kind: torch.dtype) -> Frame:
+    """The loop over steps of longer rows, on a copy of theta that goes back at the end."""
+    size = classes * width
+    weight = f"carry[0].narrow(1, {found.weight}, {size}).unflatten(1, [{classes}, {width}])"
+    bias = f"carry[0].narrow(1, {found.bias}, {classes}).unsqueeze(2)"
+    room = f"torch.empty([min(many, rows.size(0))] + shape[:2] + [{width + 1}], dtype={kind})"
+    into = f"some.flatten(0, 2).narrow(1, 0, {width})"
+    return Frame(
+        before=[f"c0 = torch.cat([{weight}, {bias}], 2)"],
+        rooms=[f"longer = {room}", f"longer.select(3, {width}).fill_(1)"],
+        gather=[
+            "some = longer.narrow(0, 0, count)",
+            f"torch.index_select(steps[0].flatten(1), 0, chosen, out={into})",
+        ],
+        after=[
+            f"{weight}.copy_(c0.narrow(2, 0, {width}))",
+            f"{bias}.copy_(c0.narrow(2, {width}, 1))",
+        ],
+    )

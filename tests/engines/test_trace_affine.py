@@ -1,0 +1,125 @@
+"""Linear models step on one matrix; rates of single clients, views of batches, kept buffers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+from traced import CLASSES, CLIENTS, DTYPES, WIDTH, Step, batches, check, gradient, mlp, rate
+
+from shoal.engines.trace import Replay, compile_step
+from shoal.engines.trace_script import Steps
+from shoal.task import ModuleTask
+
+LONG = "longer"  # what the rows with a one at the end are called
+
+
+def linear(dtype: torch.dtype, classes: int = CLASSES, bias: bool = True) -> ModuleTask:
+    return ModuleTask(lambda: nn.Linear(WIDTH, classes, bias=bias), dtype=dtype)
+
+
+def start(task: ModuleTask) -> Tensor:
+    torch.manual_seed(1)
+    theta = task.initial(0).theta.expand(CLIENTS, -1).clone()
+    return theta + 0.1 * torch.randn_like(theta)
+
+
+def descent(task: ModuleTask) -> Step:
+    g = vmap(gradient(task))
+    return lambda carry, fixed, batch: [carry[0] - fixed[0] * g(carry[0], *batch), *carry[1:]]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("classes", [CLASSES, 20])  # few come first in memory, many do not
+def test_weight_and_bias_of_a_linear_model_are_one_matrix(
+    dtype: torch.dtype, weighted: bool, classes: int
+) -> None:
+    task = linear(dtype, classes)
+    replay = check(descent(task), [start(task)], [rate(dtype)], batches(dtype, weighted))
+    assert LONG in replay.source
+    assert replay.source.count("baddbmm_(") == 1 and "add_(" not in _without(replay, "scatter_add_")
+
+
+def _without(replay: Replay, word: str) -> str:
+    return replay.source.replace(word, "").replace("baddbmm_(", "")
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_models_that_are_more_or_less_than_linear_are_left_alone(bias: bool) -> None:
+    task = mlp(torch.float64) if bias else linear(torch.float64, bias=False)
+    replay = check(descent(task), [start(task)], [rate(torch.float64)], batches(torch.float64))
+    assert LONG not in replay.source
+
+
+def test_a_step_that_reads_theta_elsewhere_is_left_alone() -> None:
+    task = linear(torch.float64)
+    g = vmap(gradient(task))
+
+    def step(carry: list[Tensor], fixed: list[Tensor], batch: list[Tensor]) -> list[Tensor]:
+        return [carry[0] - fixed[0] * (g(carry[0], *batch) + 0.1 * carry[0].tanh())]
+
+    replay = check(step, [start(task)], [rate(torch.float64)], batches(torch.float64))
+    assert LONG not in replay.source
+
+
+@pytest.mark.parametrize("many", [1, 2, 4])  # steps that are gathered at once
+def test_steps_in_one_call_have_the_bits_of_steps_one_by_one(many: int) -> None:
+    task, torch_batches = linear(torch.float32), batches(torch.float32)
+    replay = compile_step(
+        descent(task), [start(task)], [rate(torch.float32)], torch_batches[0], rate=0
+    )
+    assert LONG in replay.source
+    x = torch.stack([b[0] for b in torch_batches])
+    rows = torch.arange(x.shape[0] * x.shape[1] * x.shape[2]).view(len(x), -1)
+    labels = torch.stack([b[1] for b in torch_batches])
+    pool = x.flatten(0, 2)
+    together, single = [start(task)], [start(task)]
+    with torch.inference_mode():
+        steps = Steps(pool, rows, [labels], list(x.shape[1:]), many)
+        replay.all_steps(together, [rate(torch.float32)], steps, 0.125)
+        run = replay.bind(single, [rate(torch.float32)])
+        for batch in torch_batches:
+            run(batch, 0.125)
+    assert torch.equal(together[0], single[0])
+
+
+def test_views_of_batches_and_of_small_results_are_made_outside_the_loop() -> None:
+    task = linear(torch.float32)
+    replay = check(descent(task), [start(task)], [rate(torch.float32)], batches(torch.float32))
+    inside = replay.source[replay.source.index("for i in range") :]
+    views = ("transpose(", "permute(", "unsqueeze(0)", "view(")
+    body = [line for line in inside.splitlines() if line.startswith(" " * 12)]
+    assert body and not any(view in line for view in views for line in body)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("model", [linear, mlp])
+def test_a_rate_of_each_client_goes_to_the_gradient_of_the_logits(
+    dtype: torch.dtype, model: type[ModuleTask]
+) -> None:
+    task = model(dtype)
+    g = vmap(gradient(task))
+
+    def step(carry: list[Tensor], fixed: list[Tensor], batch: list[Tensor]) -> list[Tensor]:
+        theta, rates, total = carry
+        return [theta - rates[:, None] * g(theta, *batch), rates, total + rates]
+
+    rates = torch.rand(CLIENTS, dtype=dtype)
+    carry = [start(task), rates, torch.zeros_like(rates)]
+    replay = check(step, carry, [], batches(dtype), rate=None)
+    assert "addcmul" not in replay.source and "assemble" not in replay.source
+
+
+def test_rates_that_depend_on_the_gradient_stay_where_they_are() -> None:
+    task = mlp(torch.float64)
+    g = vmap(gradient(task))
+
+    def step(carry: list[Tensor], fixed: list[Tensor], batch: list[Tensor]) -> list[Tensor]:
+        found = g(carry[0], *batch)
+        rates = 1 / (1 + found.norm(dim=1))
+        return [carry[0] - rates[:, None] * found]
+
+    replay = check(step, [start(task)], [], batches(torch.float64), rate=None)
+    assert "assemble" in replay.source
