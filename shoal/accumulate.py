@@ -77,8 +77,12 @@ class Accumulator:
             if not leaves or not keep:
                 continue
             if part.reduction is Reduction.STACK:
-                chosen = torch.tensor(keep, device=leaves[0].device)
-                kept = [leaf.index_select(0, chosen) for leaf in leaves]
+                # copies either way: an engine may use its memory again for the next clients
+                if len(keep) == len(results.clients):
+                    kept = [leaf.clone() for leaf in leaves]
+                else:
+                    chosen = torch.tensor(keep, device=leaves[0].device)
+                    kept = [leaf.index_select(0, chosen) for leaf in leaves]
                 self.payloads[i] = (*(self.payloads[i] or ()), tree.rebuild(payload, kept))
                 continue
             if self.payloads[i] is None:

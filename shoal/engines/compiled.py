@@ -113,7 +113,7 @@ class Compiled:
     ) -> Tree:
         """``mapped(*arguments)``, recorded for shapes that come again."""
         flat = tree.leaves(arguments)
-        shape = (kind, *((t.shape, t.dtype) for t in flat))
+        shape = (kind, *[(t.shape, t.dtype) for t in flat])
         if shape not in self._functions and self._rare(shape, arguments[-1]):
             return mapped(*arguments)
         names, known = self._functions.get(shape, ((), {}))

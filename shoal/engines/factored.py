@@ -32,32 +32,37 @@ _APART = {torch.float32: 1e-4, torch.float64: 1e-10}  # relative, of two ways to
 
 def clients_at_once(compiled: Compiled, order: Order) -> int | None:
     """How many clients of an order make a chunk of this kind; None if it does not pay."""
-    rows = order.epochs * max(len(m.train) for m in order.members)
-    if not _pays(compiled, order, rows):
+    layer = _layer(compiled, order)
+    if layer is None:
         return None
-    theta, (outputs, inputs) = order.model.theta, order.program.task.layout.shapes[0]
+    rows = order.epochs * max([len(m.train) for m in order.members])
+    outputs, inputs = layer
+    if rows > outputs:
+        return None
+    theta = order.model.theta
     numbers = rows * (inputs + 3 * outputs + rows) + 2 * (theta.numel() - outputs * inputs)
     return max(2, CACHE_BYTES // (numbers * theta.element_size()))
 
 
-def _pays(compiled: Compiled, order: Order, rows: int) -> bool:
-    """Whether clients that see so many samples in a round are better off this way.
+def _layer(compiled: Compiled, order: Order) -> tuple[int, int] | None:
+    """Outputs and inputs of the layer that reads the samples; None if there is nothing to win.
 
-    The products of every two samples cost ``rows / (2 out)`` of what the layer itself does, so a
-    client must have no more rows than the layer has outputs.
+    The products of every two samples cost ``rows / (2 outputs)`` of what the layer itself does, so
+    a client must also have no more rows than it has outputs.
     """
-    if not (compiled.plain and order.summed) or compiled.factored is False:
-        return False
-    shapes, x = order.program.task.layout.shapes, order.members[0].train.pool.x
-    if not shapes or len(shapes[0]) != 2 or shapes[0][1] != x[:1].numel():
-        return False
+    if compiled.factored is False or not (compiled.plain and order.summed):
+        return None
+    shapes = order.program.task.layout.shapes
+    if not shapes or len(shapes[0]) != 2 or shapes[0][0] * shapes[0][1] < SMALL_LAYER:
+        return None
     outputs, inputs = shapes[0]
-    return rows <= outputs and outputs * inputs >= SMALL_LAYER
+    return (outputs, inputs) if order.members[0].train.pool.x[:1].numel() == inputs else None
 
 
 def run_factored(compiled: Compiled, chunk: Chunk) -> Results | None:
     """The round of a plain chunk, or None where :func:`run_plain` has to do it."""
-    if not _pays(compiled, chunk.order, chunk.order.epochs * chunk.counts[0]):
+    layer = _layer(compiled, chunk.order)
+    if layer is None or chunk.order.epochs * chunk.counts[0] > layer[0]:
         return None
     stretches = _stretches(compiled, chunk)
     if stretches is None:

@@ -35,18 +35,15 @@ def control_rates(phi1: Tensor, phi2: Tensor, w: Tensor, alpha: float) -> Tensor
     index = torch.arange(epochs, device=phi1.device)
     left = (epochs - torch.maximum(index[:, None], index[None, :])).to(phi1.dtype)
     matrix = torch.eye(epochs, dtype=phi1.dtype, device=phi1.device) + c * left * (phi1 @ phi1.T)
-    ahead = phi2.flip(0).cumsum(0).flip(0)  # row p: sum of phi2_{p+1..L}
-    remaining = (epochs - index).to(phi1.dtype)
-    right = c * (remaining * (phi1 @ w) - (phi1 * ahead).sum(-1))
-    return torch.linalg.solve(matrix, right)
+    still_ahead = (index[None, :] >= index[:, None]).to(phi1.dtype)  # epochs that epoch p acts on
+    right = c * ((phi1 @ (w - phi2).T) * still_ahead).sum(-1)
+    return right / matrix[0] if epochs == 1 else torch.linalg.solve(matrix, right)
 
 
 def mean_trajectory(answers: Sequence[Trajectory]) -> Trajectory:
     """The plain mean over clients."""
-    phi1, phi2 = answers[0]
-    for answer in answers[1:]:
-        phi1, phi2 = phi1 + answer.phi1, phi2 + answer.phi2
-    return Trajectory(phi1 / len(answers), phi2 / len(answers))
+    phi1, phi2 = (torch.stack(leaves).mean(0) for leaves in zip(*answers, strict=True))
+    return Trajectory(phi1, phi2)
 
 
 class Swept(NamedTuple):
