@@ -143,6 +143,7 @@ def record(function: Callable[..., list[Tensor]], tensors: Tensors) -> Callable[
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise Untraceable(f"a client's start or end cannot be traced: {reason}") from error
         clean(recording)
+        trace_rules.classes_first(recording.graph)
     call_bindings(recording.graph)
     module = fx.GraphModule(recording.constants, recording.graph)
     replay: Callable[..., list[Tensor]] = module.forward

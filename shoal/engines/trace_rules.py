@@ -95,6 +95,18 @@ def _few_classes(logits: fx.Node, dim: int) -> bool:
     return axes > 1 and dim % axes == axes - 1 and 2 < shape(logits)[-1] < _REGISTER
 
 
+def classes_first(graph: fx.Graph) -> None:
+    """Logarithms of a softmax over few classes, with the classes as the first axis in memory."""
+    for node in list(graph.nodes):
+        if op_name(node) != "_log_softmax" or not _few_classes(node.args[0], node.args[1]):
+            continue
+        axes = len(shape(node))
+        with graph.inserting_before(node):
+            turned = insert(graph, aten.permute.default, node.args[0], [axes - 1, *range(axes - 1)])
+            soft = insert(graph, aten._log_softmax.default, turned, 0, node.args[2])
+            swap(node, insert(graph, aten.permute.default, soft, [*range(1, axes), 0]))
+
+
 def _off_target_first(
     recording: Recording, logits: fx.Node, index: fx.Node, like: fx.Node
 ) -> fx.Node:
@@ -213,6 +225,7 @@ def times(graph: fx.Graph, a: Any, b: Any) -> Any:
 
 
 __all__ = [
+    "classes_first",
     "pool_before_relu",
     "rate_as_number",
     "scale_inside_sums",

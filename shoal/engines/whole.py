@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from torch import Tensor
+from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
 from shoal.engines.batches import whole
@@ -11,11 +13,33 @@ from shoal.types import Batch, ClientData
 
 
 def stacked_whole(data: Sequence[ClientData]) -> Batch:
-    """``[C, n, ...]`` with padding weighed 0, or no weights when all clients are equally long."""
+    """``[C, n, ...]`` with padding weighed 0, or no weights when all clients are equally long.
+
+    Where they are not, ``n`` is a little more than the longest: what is done with such batches is
+    recorded for each length, and cohorts of unequal clients would have a new one in every round.
+    """
     parts = [whole(d) for d in data]
     sizes = [p.x.shape[0] for p in parts]
-    x, y = pad_sequence([p.x for p in parts], True), pad_sequence([p.y for p in parts], True)
     if min(sizes) == max(sizes) and all(p.weight is None for p in parts):
-        return Batch(x, y)
+        return Batch(
+            pad_sequence([p.x for p in parts], True), pad_sequence([p.y for p in parts], True)
+        )
     ones = [p.x.new_ones(p.x.shape[0]) if p.weight is None else p.weight for p in parts]
-    return Batch(x, y, pad_sequence(ones, True))
+    columns = [p.x for p in parts], [p.y for p in parts], ones
+    return Batch(*(_padded(column, longer(max(sizes))) for column in columns))
+
+
+def longer(size: int) -> int:
+    """The next of four lengths an octave.
+
+    >>> [longer(n) for n in (5, 9, 17, 100, 129)]
+    [5, 10, 20, 112, 160]
+    """
+    step = 1 << max(0, size.bit_length() - 3)
+    return -(-size // step) * step
+
+
+def _padded(rows: Sequence[Tensor], length: int) -> Tensor:
+    found = pad_sequence(list(rows), True)
+    missing = length - found.shape[1]
+    return pad(found, (0, 0) * (found.dim() - 2) + (0, missing)) if missing else found

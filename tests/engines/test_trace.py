@@ -23,8 +23,8 @@ from traced import (
 )
 
 from shoal.engines.malloc import keep_freed_memory
-from shoal.engines.trace import Untraceable, compile_step
-from shoal.task import ModuleTask, QuadraticTask, mean_loss
+from shoal.engines.trace import Untraceable, compile_step, record
+from shoal.task import ModuleTask, QuadraticTask, cross_entropy_rows, mean_loss
 from shoal.types import Batch
 
 
@@ -360,3 +360,14 @@ def test_other_shapes_are_refused() -> None:
 
 def test_memory_setting_never_fails() -> None:
     assert keep_freed_memory() in (True, False)
+
+
+def test_losses_over_few_classes_are_recorded_with_the_classes_first() -> None:
+    logits, labels = torch.randn(3, 40, 10, dtype=torch.float64), torch.randint(0, 10, (3, 40))
+
+    def losses(logits: Tensor, labels: Tensor) -> list[Tensor]:
+        return [cross_entropy_rows(logits, labels)]
+
+    replay = record(losses, [logits, labels])
+    assert "_log_softmax.default(permute" in str(replay.__self__.code)  # type: ignore[attr-defined]
+    assert torch.allclose(replay(logits, labels)[0], losses(logits, labels)[0], atol=1e-14)
