@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from threading import Lock
 from typing import Any
 
 from torch import Tensor
@@ -47,6 +48,7 @@ class Compiled:
         self.factored: bool | None = None  # whether run_factored is right; None until it was tried
         self._steps: dict[Any, tuple[tuple[str, ...], dict[Any, Replay]]] = {}
         self._functions: dict[Any, tuple[tuple[str, ...], dict[Any, Any]]] = {}
+        self._tracing = Lock()
         self._seen: Counter[Any] = Counter()  # shapes of whole data sets, how often they came
 
     # ---- once a round or an epoch ----
@@ -126,10 +128,7 @@ class Compiled:
                 return tree.leaves(result)
 
             replay = record(flattened, flat)
-            more = tuple(sorted({*names, *clock.read}))
-            known = known if more == names else {}
-            known[clock.key(more)] = (replay, found[-1])
-            names = more
+            names, known = _with(names, known, clock, (replay, found[-1]))
             self._functions[shape] = (names, known)
         replay, like = known[clock.key(names)]
         return tree.rebuild(like, replay(*flat))
@@ -168,18 +167,19 @@ class Compiled:
             fixed = [rate, *tree.leaves((_first_client(given), _first_row(start)))]
         shape = tuple((t.shape, _strides(t), t.dtype) for t in (*flat, *moving))
         names, known = self._steps.get(shape, ((), {}))
-        key = clock.key(names)
-        if key not in known:
-            batch = real()
-            moving = tree.leaves((batch, noise))
-            moving = moving if self.stacked else [t[0] for t in moving]
-            replay = self._compile(given, start, carry, batch, noise, clock, flat, fixed, moving)
-            names = tuple(sorted({*names, *clock.read}))
-            key = clock.key(names)
-            known = {key: replay} if names != self._steps.get(shape, ((), {}))[0] else known
-            known[key] = replay
-            self._steps[shape] = (names, known)
-        return known[key], flat, fixed
+        if clock.key(names) not in known:
+            with self._tracing:  # two threads that need the same trace make it once
+                names, known = self._steps.get(shape, ((), {}))
+                if clock.key(names) not in known:
+                    real_batch = real()
+                    moving = tree.leaves((real_batch, noise))
+                    moving = moving if self.stacked else [t[0] for t in moving]
+                    replay = self._compile(
+                        given, start, carry, real_batch, noise, clock, flat, fixed, moving
+                    )
+                    names, known = _with(names, known, clock, replay)
+                    self._steps[shape] = (names, known)
+        return known[clock.key(names)], flat, fixed
 
     def _compile(
         self,
@@ -210,6 +210,15 @@ class Compiled:
 
         rate_index = None if program.fillers("rate") else 0
         return compile_step(step, flat, fixed, moving, rate=rate_index)
+
+
+def _with(
+    names: tuple[str, ...], known: dict[Any, Any], clock: Clock, made: Any
+) -> tuple[tuple[str, ...], dict[Any, Any]]:
+    """What was made for this moment beside the others; moments are told apart by what was read."""
+    more = tuple(sorted({*names, *clock.read}))
+    kept = known if more == names else {}
+    return more, {**kept, clock.key(more): made}
 
 
 def _strides(tensor: Tensor) -> tuple[int, ...]:
