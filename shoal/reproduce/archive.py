@@ -1,8 +1,9 @@
 """Finished runs in one small file: what every figure was read from, kept where a page is kept.
 
-A figure needs a run's config, rounds and summary, some kilobytes once packed; the model, the world
-and the checkpoints stay where they were. So a page's evidence travels with it, another machine adds
-its seeds, and nobody plays a finished run again.
+A figure needs a run's config, rounds and summary, some kilobytes once packed, and what was measured
+of its model (``figures.json``); the model, the world and the checkpoints stay where they were. So a
+page's evidence travels with it, another machine adds its seeds, and nobody plays a finished run
+again.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from pathlib import Path, PurePosixPath
 
 from shoal.durable import write_bytes
 from shoal.errors import UserError
+from shoal.reproduce.kept_figures import NAME as FIGURES
 from shoal.rundir import RunDir
 
 
-def _files(run: Path) -> tuple[Path, Path, Path]:
+def _files(run: Path) -> tuple[Path, ...]:
     """What a figure is read from; ``summary.json`` last, since it says that a run is finished."""
     where = RunDir(run)
-    return where.config, where.rounds, where.summary
+    return where.config, where.rounds, run / FIGURES, where.summary
 
 
 def pack(runs: Iterable[Path], target: Path) -> int:
@@ -31,7 +33,11 @@ def pack(runs: Iterable[Path], target: Path) -> int:
     with tarfile.open(fileobj=content, mode="w:xz") as packed:
         for name in sorted({*kept, *found}):
             files = (
-                [(f"{name}/{path.name}", path.read_bytes()) for path in _files(found[name])]
+                [
+                    (f"{name}/{path.name}", path.read_bytes())
+                    for path in _files(found[name])
+                    if path.exists()
+                ]
                 if name in found
                 else kept[name]
             )

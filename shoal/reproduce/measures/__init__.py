@@ -20,12 +20,14 @@ from typing import Any
 from shoal.config import load
 from shoal.config.config import Config
 from shoal.errors import UserError, suggestion
+from shoal.reproduce.kept_figures import kept_figure
 from shoal.reproduce.recipe import Call, call_of
 from shoal.rundir import RunDir
 from shoal.summary import read_rounds
 
 Measure = Callable[..., float | None]
 MEASURES: dict[str, Measure] = {}
+OF_MODELS: set[str] = set()  # measures that read more than config, rounds and summary
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,12 @@ def measure(function: Measure) -> Measure:
     return function
 
 
+def measure_of_model(function: Measure) -> Measure:
+    """A measure that reads the run's model: what it finds is kept, since a model may not be."""
+    OF_MODELS.add(function.__name__)
+    return measure(function)
+
+
 def find(name: str) -> Measure:
     """A measure by its name, or the user's as ``module:function``."""
     _discover()
@@ -96,7 +104,10 @@ def check(call: Call) -> None:
 def measured(call: Call, run: Reading) -> float | None:
     """The figure that a recipe asks of a run."""
     name, options = call_of(call)
-    return find(name)(run, **options)
+    function = find(name)
+    if name not in OF_MODELS:
+        return function(run, **options)
+    return kept_figure(run.path, name, options, lambda: function(run, **options))
 
 
 @cache

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from shoal.config.build import Plan, build
 from shoal.parts.mean_field import Swept, Trajectory, control_rates, pretrained
-from shoal.reproduce.measures import Reading, measure
+from shoal.reproduce.measures import Reading, measure, measure_of_model
 from shoal.rundir import RunDir
 from shoal.task import ModuleTask
 from shoal.types import Batch
@@ -22,7 +22,7 @@ MOST = 100
 ALPHA = 0.1
 
 
-@measure
+@measure_of_model
 def fixed_point(
     run: Reading, *, model: Literal["first", "last"], what: Literal["sweeps", "rate"] = "sweeps"
 ) -> float | None:

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from shoal.config.build import build
 from shoal.metrics.evaluate import Scores, evaluate, pooled_scores
-from shoal.reproduce.measures import Reading, measure
+from shoal.reproduce.measures import Reading, measure, measure_of_model
 from shoal.rundir import RunDir
 from shoal.summary import gradients_a_step
 from shoal.task import ModuleTask
@@ -49,7 +49,7 @@ def rounds_to_share(run: Reading, *, share: float = 0.97) -> float | None:
     return next((float(n) for n, a in known if a >= share * final), None)
 
 
-@measure
+@measure_of_model
 def loss_of(run: Reading, *, rows: Literal["train", "test", "gap"]) -> float | None:
     """Mean loss of the final model on all members' training rows or on the test rows; ``gap`` is
     test minus training loss."""

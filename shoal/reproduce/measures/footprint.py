@@ -16,7 +16,7 @@ from shoal.config.build import Plan, build
 from shoal.engines.loop import Loop
 from shoal.federation import Federation
 from shoal.reach import Reach
-from shoal.reproduce.measures import Reading, measure
+from shoal.reproduce.measures import Reading, measure_of_model
 from shoal.rundir import RunDir
 from shoal.task import ModuleTask
 from shoal.types import ClientData
@@ -24,7 +24,7 @@ from shoal.types import ClientData
 PROBE_RATE = 0.5  # times the session's rate, as released
 
 
-@measure
+@measure_of_model
 def footprint_share(run: Reading, *, share: float, group: int = 0) -> float | None:
     """Distance of a group's footprint on a share of everybody's rows to that on all rows, in
     percent of the distance to the other group's footprint. The run is the pilot: its last model is

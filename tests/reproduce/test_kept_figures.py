@@ -1,0 +1,46 @@
+"""What was measured of a model outlives the model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from shoal.errors import MissingDataError
+from shoal.reproduce.archive import pack, unpack
+from shoal.reproduce.kept_figures import NAME, kept_figure
+
+
+def gone() -> float | None:
+    raise FileNotFoundError("model.safetensors")
+
+
+def test_a_figure_is_taken_once(tmp_path: Path) -> None:
+    assert kept_figure(tmp_path, "loss", {"rows": "gap"}, lambda: 0.25) == 0.25
+    assert kept_figure(tmp_path, "loss", {"rows": "gap"}, gone) == 0.25
+    assert kept_figure(tmp_path, "loss", {"rows": "test"}, lambda: None) is None
+    assert kept_figure(tmp_path, "loss", {"rows": "test"}, lambda: 1.0) is None  # it is none
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError("model"), MissingDataError("data")])
+def test_without_a_model_there_is_none_and_nothing_is_written(
+    tmp_path: Path, error: Exception
+) -> None:
+    def take() -> float | None:
+        raise error
+
+    assert kept_figure(tmp_path, "loss", {}, take) is None
+    assert not (tmp_path / NAME).exists()
+
+
+def test_an_archive_has_the_figures_and_no_model(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "one"
+    run.mkdir(parents=True)
+    for name in ("config.yaml", "rounds.jsonl", "summary.json", "world.json", "model.safetensors"):
+        (run / name).write_text("{}")
+    kept_figure(run, "loss", {}, lambda: 0.5)
+    assert pack([run], tmp_path / "runs.tar.xz") == 1
+    assert unpack(tmp_path / "runs.tar.xz", tmp_path / "elsewhere") == 1
+    there = tmp_path / "elsewhere" / "one"
+    assert not (there / "model.safetensors").exists()
+    assert kept_figure(there, "loss", {}, gone) == 0.5
