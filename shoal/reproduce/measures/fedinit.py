@@ -60,10 +60,11 @@ def loss_of(run: Reading, *, rows: Literal["train", "test", "gap"]) -> float | N
 
 @cache
 def _losses(path: Path) -> tuple[float, float]:
+    tensors = load_file(RunDir(path).model)  # first: where it is gone, nothing else is worth doing
     plan = build(Reading(path).config)
     task, world = plan.settings.task, plan.world
     assert isinstance(task, ModuleTask), "a quadratic problem has no file of tensors"
-    model = task.pack(load_file(RunDir(path).model))
+    model = task.pack(tensors)
     last = world.rounds - 1
     held = [world.train(client, last) for client in world.at(last).members]
     scores: list[Scores] = [evaluate(task, model, data) for data in held]
