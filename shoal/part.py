@@ -130,11 +130,6 @@ class Part:
         return not any(self.fills(slot) for slot in CLIENT_SLOTS)
 
     @property
-    def idle(self) -> frozenset[str]:
-        """Slots of a client that do nothing at these settings, though the class fills them."""
-        return frozenset()
-
-    @property
     def displacement_memory(self) -> bool:
         """Whether it divides displacements by rates, which only plain SGD allows."""
         return False
@@ -277,10 +272,6 @@ class Part:
     @classmethod
     def fills(cls, slot: str) -> bool:
         return getattr(cls, slot) is not getattr(Part, slot)
-
-    def acts(self, slot: str) -> bool:
-        """Whether the slot is filled with something that does anything."""
-        return self.fills(slot) and slot not in self.idle
 
     def describe(self) -> str:
         """The part and those of its hyper-parameters that are not at their default."""

@@ -43,7 +43,7 @@ class Program:
             if part.own_task:  # leaves a task alone that it has made already
                 object.__setattr__(self, "task", part.transform_task(self.task))
         filled = {
-            slot: tuple((i, p) for i, p in enumerate(self.method.parts) if p.acts(slot))
+            slot: tuple((i, p) for i, p in enumerate(self.method.parts) if p.fills(slot))
             for slot in SLOTS
         }
         if not self.uploads:
@@ -65,7 +65,7 @@ class Program:
     def plain_start(self) -> bool:
         """Whether every client starts at the received model with no state of its own."""
         states = ("scratch", "client_start")
-        filled = any(p.acts(slot) for p in self.method.parts for slot in states)
+        filled = any(p.fills(slot) for p in self.method.parts for slot in states)
         optimizer = self.local_optimizer
         return not filled and not (getattr(optimizer, "momentum", 1.0) or optimizer.adaptive)
 

@@ -39,10 +39,6 @@ class ControlledRate(Part):
     sets_rate: ClassVar[bool] = True
     reduction: ClassVar[Reduction] = Reduction.STACK
 
-    @property
-    def idle(self) -> frozenset[str]:
-        return frozenset(("after_epoch",)) if self.epochs == 1 else frozenset()
-
     def server_state(self, view: ServerView) -> Tree:
         size = view.theta.numel()
         return Trajectory(

@@ -110,10 +110,6 @@ class RememberedRate(KeptRate):
     def train_data(self) -> bool:
         return True
 
-    @property
-    def idle(self) -> frozenset[str]:
-        return frozenset()  # it writes down where every epoch ended, the last one too
-
     def ask(self, view: ServerView) -> Tree:
         phi1, phi2, known, sweeps = view.state
         if bool(known > 0):
