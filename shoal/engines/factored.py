@@ -115,7 +115,7 @@ def _round(chunk: Chunk, stretches: list[_Stretch]) -> Results:
     factors, theta = stretches[0].script.factors, order.model.theta
     rows = torch.cat([chunk.epoch(e).rows for e in range(order.epochs)], 1)
     x = chunk.pool_x.index_select(0, rows.reshape(-1)).view(clients, -1, factors.inputs)
-    seen, rest = _seen(x, theta, factors), without_layer(theta, factors)
+    seen, rest = _seen(x, theta, factors), _without_layer(theta, factors)
     own = torch.empty(clients, rest.numel(), dtype=theta.dtype)
     torch.mul(rest.expand_as(own), 1, out=own)
     first = 0
@@ -138,7 +138,7 @@ def _seen(x: Tensor, theta: Tensor, factors: Factors) -> Seen:
     return Seen(outputs, torch.bmm(x, x.transpose(1, 2)), torch.empty_like(outputs))
 
 
-def without_layer(theta: Tensor, factors: Factors) -> Tensor:
+def _without_layer(theta: Tensor, factors: Factors) -> Tensor:
     """The vector without the layer's weights."""
     return torch.cat([theta[: factors.start], theta[factors.start + factors.size :]])
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from types import BuiltinFunctionType
 from typing import Any, NamedTuple
@@ -55,6 +55,9 @@ def _without_memory(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
+Way = Callable[[list[Tensor], list[Tensor], float], None]  # to do a step, the carry in place
+
+
 class Frame(NamedTuple):
     """What surrounds the lines of a step: work before and after all steps, and how the samples of
     ``count`` steps are gathered, with the step as the first axis (``some``)."""
@@ -83,6 +86,16 @@ class Script:
             self._run(
                 list(carry), list(fixed), self._constants, moving, steps.shape, steps.many, rate
             )
+
+
+def by_script(script: Script, batch: Sequence[Tensor]) -> Way:
+    """One step of an epoch whose pool is this batch."""
+    x = batch[0]
+    pool = x.flatten(0, 1) if x.dim() > 2 else x
+    columns = [t.unsqueeze(0) for t in batch[1:]]
+    rows = torch.arange(len(pool), device=x.device).unsqueeze(0)
+    steps = Steps(pool, rows, columns, list(x.shape), 1)
+    return lambda carry, fixed, rate: script(carry, fixed, steps, rate)
 
 
 def script(
@@ -173,4 +186,14 @@ def _word(name: str, thing: Any) -> str:
     return ""
 
 
-__all__ = ["Frame", "Script", "Steps", "constants_of", "named", "script", "spelled"]
+__all__ = [
+    "Frame",
+    "Script",
+    "Steps",
+    "Way",
+    "by_script",
+    "constants_of",
+    "named",
+    "script",
+    "spelled",
+]
