@@ -18,7 +18,8 @@ from shoal.engines.active import weighted_sum
 from shoal.engines.base import Order, Results
 from shoal.engines.chunk import Chunk
 from shoal.engines.compiled import Compiled
-from shoal.engines.plain import ROOMS, all_steps, plain_results, run_plain
+from shoal.engines.numbers import known
+from shoal.engines.plain import ROOMS, all_steps, give_all, plain_results, run_plain
 from shoal.engines.trace_factored import Factors
 from shoal.engines.trace_factored_script import FactoredScript, Seen
 from shoal.engines.trace_script import Steps
@@ -95,11 +96,11 @@ def _stretches(compiled: Compiled, chunk: Chunk) -> list[_Stretch] | None:
     given = Given(theta, order.initial, stats, theta.new_zeros(clients), none, order.sent)
     found = []
     for epoch, value in enumerate(order.rates):
-        rate, clock = theta.new_tensor(value), order.clock(epoch)
+        rate, clock = known(value, theta.dtype, theta.device), order.clock(epoch)
         for steps in all_steps(chunk.epoch(epoch), chunk.counts[0]):
 
             def real(steps: Steps = steps) -> Batch:
-                torch.mul(theta.expand_as(x), 1, out=x)  # a new trace is tried on real models
+                give_all(theta, x)  # a new trace is tried on real models
                 return Batch(*next(steps.batches()))
 
             like = Batch(*steps.like())
@@ -117,7 +118,7 @@ def _round(chunk: Chunk, stretches: list[_Stretch]) -> Results:
     x = chunk.pool_x.index_select(0, rows.reshape(-1)).view(clients, -1, factors.inputs)
     seen, rest = _seen(x, theta, factors), _without_layer(theta, factors)
     own = torch.empty(clients, rest.numel(), dtype=theta.dtype)
-    torch.mul(rest.expand_as(own), 1, out=own)
+    give_all(rest, own)
     first = 0
     for script, steps, rate, carry, fixed in stretches:
         length = steps.shape[1]

@@ -64,10 +64,7 @@ def run_plain(compiled: Compiled, chunk: Chunk) -> Results:
     theta, counts = order.model.theta, [s.member.train.count for s in chunk.seats]
     none = ((),) * len(order.program.method.parts)
     x = ROOMS.of(clients, theta) if order.summed else theta.new_empty(clients, theta.numel())
-    if x.numel() < _SMALL:
-        x.copy_(theta)
-    else:
-        torch.mul(theta.expand_as(x), 1, out=x)  # twice as fast as a broadcast copy
+    give_all(theta, x)
     stats = order.model.stats.expand(clients, -1)
     carry = Carry(x, stats, none, (), theta.new_zeros(clients))
     number = known(tuple(counts), theta.dtype, theta.device)
@@ -81,6 +78,14 @@ def run_plain(compiled: Compiled, chunk: Chunk) -> Results:
         # somebody will have to be left out of a sum that is not finite
         x = x.clone() if not math.isfinite(sum(norms)) else theta.new_empty(0, theta.numel())
     return plain_results(chunk, counts, x, norms, total)
+
+
+def give_all(vector: Tensor, clients: Tensor) -> None:
+    """Write a vector into the row of every client."""
+    if clients.numel() < _SMALL:
+        clients.copy_(vector)
+    else:
+        torch.mul(vector.expand_as(clients), 1, out=clients)  # twice as fast as a broadcast copy
 
 
 def plain_results(
