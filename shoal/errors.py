@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 
@@ -12,9 +13,29 @@ class UserError(Exception):
     The command line prints it without a traceback and exits with code 2.
     """
 
+    key = ""  # the key of the config that it is about, where that is known
+
 
 class MissingDataError(UserError):
     """A data set that is not on this machine and cannot be fetched now."""
+
+
+@contextmanager
+def concerning(key: str) -> Iterator[None]:
+    """Bad input that is found inside is about this key of a config.
+
+    >>> try:
+    ...     with concerning("data"):
+    ...         raise UserError("unknown data set")
+    ... except UserError as error:
+    ...     error.key
+    'data'
+    """
+    try:
+        yield
+    except UserError as error:
+        error.key = error.key or key
+        raise
 
 
 def suggestion(name: object, known: Iterable[str]) -> str:

@@ -156,6 +156,40 @@ def test_methods(capsys: pytest.CaptureFixture[str]) -> None:
     assert "grad" in found["scaffold"]["slots"] and "Karimireddy" in found["scaffold"]["paper"]
 
 
+def test_one_method_in_full(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(["methods", "fedinit"]) == 0
+    told = capsys.readouterr().out
+    assert "method: [{fedinit: {beta: 0.1" in told and "Deviations" in told
+    assert yaml.safe_load(told.splitlines()[2])["method"][0]["fedinit"]["beta"] == 0.1
+    assert "did you mean 'fedinit'?" in refused(capsys, "methods", "fedint")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "sentence"),
+    [
+        ("data", "digitz", "unknown data set 'digitz'"),
+        ("method", ["fedint"], "did you mean 'fedinit'?"),
+        ("model", {"name": "mlp", "hidden": 0}, "hidden"),
+        ("world", {"name": "churn", "members": 0}, "members"),
+        ("participation", 7, "only 3 are there at the start"),
+        ("local", {"optimizer": "adam", "momentum": 0.9}, "local.momentum is for sgd"),
+    ],
+)
+def test_bad_input_is_told_with_its_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], key: str, value: object, sentence: str
+) -> None:
+    path = written(tmp_path, DIGITS | {key: value})
+    lines = path.read_text().splitlines()
+    number = next(i for i, text in enumerate(lines, 1) if text.startswith(f"{key}:"))
+    for command in (["run", path, "-o", tmp_path / "a"], ["world", path]):
+        line = refused(capsys, *command)
+        assert line.startswith(f"shoal: config.yaml, line {number}: ") and sentence in line
+    changed = refused(
+        capsys, "run", path, "-o", tmp_path / "a", "--set", f"{key}={json.dumps(value)}"
+    )
+    assert "line" not in changed and sentence in changed
+
+
 def test_world(tmp_path: Path, config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(["world", str(config)]) == 0
     assert "members" in capsys.readouterr().out

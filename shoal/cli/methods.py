@@ -9,13 +9,45 @@ import typer
 
 
 def methods(
+    name: str = typer.Argument("", help="One method, in full: settings, formulas, deviations."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON instead of a table."),
 ) -> None:
-    """Every method, its parts, its paper, and whether it vectorises."""
+    """Every method, its parts, its paper, and whether it vectorises; or one in full."""
     found = described()
+    if name:
+        from shoal.errors import UserError, suggestion
+
+        known = [entry["name"] for entry in found]
+        if name not in known:
+            raise UserError(f"no method is called {name!r}; {suggestion(name, known)}")
+        found = [entry for entry in found if entry["name"] == name]
     if as_json:
         typer.echo(json.dumps(found, indent=2))
-        return
+    elif name:
+        typer.echo(in_full(found[0]))
+    else:
+        _print_table(found)
+
+
+def in_full(entry: dict[str, Any]) -> str:
+    """What a method is, its settings as a config writes them, and what its parts do."""
+    import inspect
+
+    from shoal import catalog
+
+    settings = ", ".join(f"{key}: {json.dumps(value)}" for key, value in entry["settings"].items())
+    written = f"{{{entry['name']}: {{{settings}}}}}" if settings else entry["name"]
+    lines = [entry["paper"], "", f"method: [{written}]", f"weights by {entry['weights']}"]
+    if not entry["vectorises"]:
+        lines.append(f"engine loop only: {entry['why_not']}")
+    if entry["why_individual"]:
+        lines.append(f"needs single uploads or answers: {entry['why_individual']}")
+    for part in catalog.METHODS[entry["name"]]().parts:
+        lines += ["", type(part).__name__, "", inspect.getdoc(type(part)) or ""]
+    return "\n".join(lines)
+
+
+def _print_table(found: list[dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
 

@@ -24,7 +24,8 @@ def run(
     Only the CPU is tested; `device: cuda` and `device: mps` are best effort.
     """
     from shoal.cli.play import play
-    from shoal.config import load
+    from shoal.config import load, located
+    from shoal.config.build import build
     from shoal.loggers import check
     from shoal.rundir import RunDir
     from shoal.runner import Run
@@ -32,4 +33,7 @@ def run(
     loggers = check(log)
     RunDir(out).check_free(force)  # before the seconds that reading data takes
     overrides = [*changes, f"engine={engine}"] if engine else changes
-    play(Run.create(out, load(file, overrides), force), loggers)
+    config = load(file, overrides)
+    with located(file, overrides):
+        plan = build(config)
+    play(Run.create(out, config, force, planned=lambda _: plan), loggers)

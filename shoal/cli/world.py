@@ -20,13 +20,15 @@ def world(
     """Draw the timeline before you spend an hour on it."""
     from rich.console import Console
 
-    from shoal.config import load
+    from shoal.config import load, located
     from shoal.config.build import build
     from shoal.reports.heat import draw_heat, heterogeneity_line
     from shoal.worlds.composed import Composed
     from shoal.worlds.draw import text
 
-    drawn = build(load(file, [*changes, "engine=loop"])).world  # no engine is wanted here
+    config = load(file, [*changes, "engine=loop"])  # no engine is wanted here
+    with located(file, changes):
+        drawn = build(config).world
     if isinstance(drawn, Composed):
         typer.echo(text(drawn))
         typer.echo(heterogeneity_line(drawn))

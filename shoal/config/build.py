@@ -12,7 +12,7 @@ from shoal.config.method import build as build_method
 from shoal.config.method import complete
 from shoal.config.subject import Subject, dataset_of, initial_of, quadratic, task_of, world_of
 from shoal.data.sources import Dataset
-from shoal.errors import UserError
+from shoal.errors import UserError, concerning
 from shoal.federation import Rates, Settings
 from shoal.guard import Guard
 from shoal.local import Program
@@ -49,11 +49,13 @@ def build(
     if config.problem is not None and "batch" not in config.local.model_fields_set:
         # a quadratic client's rows are its steps
         config = _with(config, local={**config.local.model_dump(), "batch": 1})
-    if method is None:
-        config = _with(config, method=complete(config.method, config.local.epochs))
-    chosen = method if method is not None else build_method(config.method)
-    optimizer = optimizer_of(config)
-    chosen.check_optimizer(bool(getattr(optimizer, "adaptive", False)))
+    with concerning("method"):
+        if method is None:
+            config = _with(config, method=complete(config.method, config.local.epochs))
+        chosen = method if method is not None else build_method(config.method)
+    with concerning("local"):
+        optimizer = optimizer_of(config)
+        chosen.check_optimizer(bool(getattr(optimizer, "adaptive", False)))
     needs = any(part.validation_data for part in chosen.parts)
     share = config.local.validation
     validation = (0.3 if needs else 0.0) if share == "auto" else share
@@ -77,7 +79,8 @@ def build(
         task = part.transform_task(task)
     initial = subject.initial if task is subject.task else task.initial(config.seed)
     initial = Model(initial.theta.to(device), initial.stats.to(device))
-    _check_participation(config, subject.world.at(0))
+    with concerning("participation"):
+        _check_participation(config, subject.world.at(0))
     program = Program(chosen, task, optimizer)
     settings = replace(settings_of(config, program, subject.world), start=initial)
     if engine == "auto":
@@ -139,10 +142,13 @@ def _subject(
 ) -> Subject:
     if config.problem is not None:
         return quadratic(config.problem, config.seed)
-    data = data if data is not None else dataset_of(config, config.device)
-    task = task_of(config, data)
-    initial = initial_of(config.model, task, config.seed)
-    return Subject(task, world or world_of(config, data, validation), initial)
+    with concerning("data"):
+        data = data if data is not None else dataset_of(config, config.device)
+    with concerning("model"):
+        task = task_of(config, data)
+        initial = initial_of(config.model, task, config.seed)
+    with concerning("world"):
+        return Subject(task, world or world_of(config, data, validation), initial)
 
 
 def _check_participation(config: Config, first: Moment) -> None:

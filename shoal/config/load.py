@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from shoal.config.dialect import Loader
 from shoal.config.messages import Path as KeyPath
 from shoal.config.messages import dotted
 from shoal.config.overrides import applied
-from shoal.errors import UserError
+from shoal.errors import MissingDataError, UserError
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> Config:
@@ -25,6 +26,26 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Config:
         return f"{path.name}, line {line}: " if line else f"{path.name}: "
 
     return from_mapping(applied(values, overrides), place)
+
+
+@contextmanager
+def located(path: Path, overrides: Sequence[str] = ()) -> Iterator[None]:
+    """Bad input that shows only when a config is put to use is told with its file and line.
+
+    A key that an override has changed is not looked for in the file, and a data set that is not on
+    this machine is not the file's fault.
+    """
+    try:
+        yield
+    except MissingDataError:
+        raise
+    except UserError as error:
+        changed = {text.split("=")[0].split(".")[0] for text in overrides}
+        if error.key in changed:
+            raise
+        line = read(path)[1].get((error.key,))
+        where = f"{path.name}, line {line}" if line else path.name
+        raise UserError(f"{where}: {error}") from None
 
 
 def read(path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
