@@ -6,7 +6,7 @@ import json
 import platform
 import resource
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -94,16 +94,25 @@ class _Counting:
 def gradients_a_step(plan: Plan) -> float:
     """Gradients that one client evaluates in its first round, divided by its local steps; what
     probes and questions before training evaluate is counted with it."""
+    passes, steps = gradients_of_a_round(plan, (plan.world.at(0).members[0],))
+    return passes / max(1, steps)
+
+
+def gradients_of_a_round(plan: Plan, cohort: Sequence[int]) -> tuple[int, int]:
+    """Gradients that clients evaluate in the first round, probes included, and their local steps.
+
+    The round is played one client after another, from the start, and thrown away.
+    """
     task = _Counting(plan.settings.task)
     moment = plan.world.at(0)
     settings = replace(
         plan.settings,
         program=replace(plan.settings.program, task=task),
-        cohorts=((moment.members[0],),),
+        cohorts=(tuple(cohort),),
     )
     federation = Federation.fresh(settings, plan.initial, moment, settings.rates(moment)[0])
     report = play_round(federation, settings, moment, Loop())
-    return task.passes / max(1, report.steps)
+    return task.passes, report.steps
 
 
 def peak_memory_mb() -> float:
@@ -117,4 +126,12 @@ def peak_memory_mb() -> float:
     return round(most / (2**20 if sys.platform == "darwin" else 2**10), 1)
 
 
-__all__ = ["costs", "figures", "gradients_a_step", "peak_memory_mb", "read_rounds", "summary"]
+__all__ = [
+    "costs",
+    "figures",
+    "gradients_a_step",
+    "gradients_of_a_round",
+    "peak_memory_mb",
+    "read_rounds",
+    "summary",
+]

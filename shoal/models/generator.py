@@ -54,7 +54,7 @@ def sample_shape(task: Task) -> Shape:
     if shape is not None:
         return tuple(shape)
     first = task.layout.shapes[0]
-    if task.classes is None or len(first) != 2:
+    if task.classes is None or len(first) != 2 or _takes_tokens(task):
         raise UserError(
             "a generator needs a classifier of images or of flat samples; this model's first "
             f"tensor {task.layout.names[0]!r} has shape {first}"
@@ -63,12 +63,21 @@ def sample_shape(task: Task) -> Shape:
 
 
 def feature_width(task: Task) -> int:
-    """How many features the network gives a sample, found by a pass over zeros."""
+    """How many features the network gives a sample, found by a pass over zeros (or one text)."""
     theta = torch.zeros(task.layout.size, dtype=task.dtype)
     stats = torch.zeros(task.stats_layout.size, dtype=task.dtype)
-    x = torch.zeros(1, *sample_shape(task), dtype=task.dtype)
+    if _takes_tokens(task):
+        length = getattr(getattr(task, "module", None), "length", 1)  # most take any
+        x = torch.ones(1, length, dtype=torch.int64)
+    else:
+        x = torch.zeros(1, *sample_shape(task), dtype=task.dtype)
     batch = Batch(x, torch.zeros(1, dtype=torch.int64))
     return int(task.forward(theta, batch, stats, False).features.shape[-1])
+
+
+def _takes_tokens(task: Task) -> bool:
+    """Whether samples are numbers of rows of a table."""
+    return getattr(task, "looked_up", None) is not None
 
 
 @lru_cache(maxsize=16)

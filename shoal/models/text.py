@@ -155,7 +155,7 @@ class Transformer(nn.Module):
     def __init__(self, shape: Shape, classes: int, *, vocabulary: int = 10_000, width: int = 128,
                  heads: int = 4, hidden: int = 256, layers: int = 2) -> None:  # fmt: skip
         super().__init__()
-        length = sequence("transformer", shape)
+        self.length = length = sequence("transformer", shape)
         positive("transformer", "heads, hidden or layers", (heads, hidden, layers))
         if width % heads:
             raise UserError(f"heads of model 'transformer' must divide its width {width}, but "

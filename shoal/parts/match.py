@@ -80,11 +80,26 @@ def proxies(batch: Batch) -> tuple[Tensor, Tensor]:
     """Stand-ins for samples of other tasks: mixed up, and reflected at the mean of the batch.
 
     A sample is mixed with the row before it, features reversed, so that padding (which stands last)
-    is nobody's partner.
+    is nobody's partner. Numbers of tokens have no mean: see :func:`token_proxies`.
     """
     partner = torch.cat([batch.x[:1], batch.x[:-1]]).flatten(1).flip(1).reshape(batch.x.shape)
+    if not batch.x.is_floating_point():
+        return token_proxies(batch.x, partner)
     mean = batch.mean(batch.x.flatten(1).mean(1))
     return 0.5 * (batch.x + partner), 2.0 * mean - batch.x
+
+
+def token_proxies(x: Tensor, partner: Tensor) -> tuple[Tensor, Tensor]:
+    """The same for texts: every other word is the partner's; every word is another row's.
+
+    Word j of the second comes from the text j rows before (from the first, where there is none), so
+    that it says what the batch says and no text of it. Only words of the batch are used: what a
+    number of a token means is nothing a part knows.
+    """
+    rows = torch.arange(x.shape[0], device=x.device).unsqueeze(1)
+    places = torch.arange(x.shape[1], device=x.device)
+    mixed = torch.where(places % 2 == 0, x, partner)
+    return mixed, x.gather(0, (rows - places).clamp_min(0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +118,8 @@ class TaskMatch(TaskPart):
 
     Deviations: a reconstruction throughout. The detector is a linear head on detached features; its
     negatives are the mean of a sample and a neighbour in the batch with its features reversed,
-    and the sample reflected at the batch's mean.
+    and the sample reflected at the batch's mean (for texts, whose tokens have no mean: every other
+    word from the neighbour, and every word from another text of the batch).
     Matching decides the start in the first round of a task only (later rounds start from the
     received model, or a rarely sampled client would undo the others' work); migration goes on
     through the task. A client's model of a task is its local model of the last round it took part

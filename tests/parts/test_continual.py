@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import support
 import torch
+from engines.test_compact import LENGTH, Texts
 from torch import Tensor, nn
 from verify.small_world import EVERYBODY, SmallWorld, run, settings_for, trajectory
 
@@ -15,6 +16,7 @@ from shoal import catalog, models, tree
 from shoal.config import build as config_build
 from shoal.data.sources import load
 from shoal.engines.loop import Loop
+from shoal.engines.vectorized import Vectorized
 from shoal.errors import UserError
 from shoal.federation import Federation, Settings
 from shoal.local import Program
@@ -27,7 +29,7 @@ from shoal.parts.acgan import uniform_labels
 from shoal.parts.detector import DetectorTask
 from shoal.parts.inversion import diversity, roughness, statistics_gap, watched_statistics
 from shoal.parts.local_sgd import Sgd
-from shoal.parts.match import TaskMatch, empty_past, matched, with_model
+from shoal.parts.match import TaskMatch, empty_past, matched, proxies, with_model
 from shoal.parts.replay import best, scaled, scores
 from shoal.parts.two_teachers import soft_cross_entropy_rows
 from shoal.round import RoundReport
@@ -233,6 +235,37 @@ def _starts(federation: Federation, settings: Settings, index: int) -> list[Tens
         order.program.start(order.given(m), rate, local_data(order.program, m), order.clock(0))[0]
         for m in order.members
     ]
+
+
+def test_stand_ins_for_texts_are_texts_of_the_same_words() -> None:
+    x = torch.tensor([[1, 2, 3], [4, 5, 6], [7, 8, 0], [0, 0, 0]])  # the last row is padding
+    mixed, scattered = proxies(Batch(x, torch.zeros(4, dtype=torch.int64)))
+    assert mixed.dtype == scattered.dtype == torch.int64
+    assert mixed[:3].tolist() == [[1, 2, 3], [4, 2, 6], [7, 5, 0]]
+    assert scattered[:3].tolist() == [[1, 2, 3], [4, 2, 3], [7, 5, 3]]
+
+
+@pytest.mark.parametrize("name", ["fasttext", "char_lstm", "word_lstm", "transformer"])
+def test_a_detector_stands_on_the_features_of_texts(name: str) -> None:
+    plain = ModuleTask(partial(models.build, name, (6,), 3, vocabulary=9, width=4), classes=3)
+    task = Program(catalog.pfeddil(), plain, Sgd()).task
+    assert isinstance(task, DetectorTask)
+    batch = Batch(torch.randint(1, 9, (5, 6)), torch.zeros(5, dtype=torch.int64))
+    assert task.forward(task.initial(0).theta, batch, torch.zeros(0), True).extra[-1].shape == (5,)
+    with pytest.raises(UserError, match="a generator needs a classifier of images or of flat"):
+        Program(catalog.fedcil(), plain, Sgd())
+
+
+def test_pfeddil_learns_texts_on_both_engines() -> None:
+    world = Texts(shifts={1: "domain"})
+    network = partial(models.build, "fasttext", (LENGTH,), world.classes, vocabulary=600, width=4)
+    paths = []
+    for engine in (Loop(), Vectorized()):
+        task = ModuleTask(network, classes=world.classes)
+        settings = support.settings_for(catalog.pfeddil(), world, task, Sgd())
+        paths.append(torch.stack(support.play(settings, engine, 3)[2]))
+    assert not torch.equal(paths[0][0], paths[0][2])
+    torch.testing.assert_close(paths[0], paths[1])
 
 
 def test_several_models_predict_as_a_mixture() -> None:

@@ -10,7 +10,7 @@ from shoal.reproduce.claims import DECIDE, Cells, decided
 from shoal.reproduce.results import Result
 from shoal.reproduce.verdicts.ranking import lead, spearman
 
-PAPERS = {"flash": 22, "fedagg": 14, "special": 18, "fedinit": 15}
+PAPERS = {"flash": 22, "fedagg": 15, "special": 22, "fedinit": 16}
 
 
 def cell(
@@ -96,6 +96,21 @@ def test_fedagg_alpha_follows_ranks() -> None:
     assert answer("fedagg", "fedagg-10", cells)[0] == "holds"
 
 
+def probe(times: float, power: float = 1.0) -> list[Result]:
+    work = {f"N {n}": 3.0 * n**power for n in (10, 20, 50, 100)} | {"L 1": 20.0, "L 5": 100.0}
+    return [
+        cell("fedagg", "Probe cost", "gradients a round", method, [factor * v], setting=s)
+        for s, v in work.items()
+        for method, factor in (("FedAvg", 1.0), ("FedAgg", times))
+    ]
+
+
+def test_fedaggs_probe_must_be_linear_and_modest() -> None:
+    assert answer("fedagg", "fedagg-15", probe(2.0))[0] == "holds"
+    assert answer("fedagg", "fedagg-15", probe(4.0))[0] == "partly"
+    assert answer("fedagg", "fedagg-15", probe(4.0, 2.0))[0] == "fails"
+
+
 def sequence(special: float, control: float) -> list[Result]:
     values = {
         "FedAvg": (45.0, -38.0), "FedAvg with server rate 1/i": (control, -17.0),
@@ -113,6 +128,76 @@ def test_special_is_taken_at_its_better_lambda_and_told_beside_the_control() -> 
     assert verdict == "holds" and "over FedAvg with server rate 1/i: ACC -2.00" in numbers
     assert answer("special", "special-01", sequence(55.0, 57.0))[0] == "holds"
     assert answer("special", "special-04", sequence(55.0, 57.0))[0] == "partly"  # ACC far lower
+
+
+def domains(webcam: float) -> list[Result]:
+    values = {"FedAvg": (60.0, 50.0, 50.0), "FLwF-2T": (55.0, 70.0, 70.0),
+              "SPECIAL": (61.0, 51.0, webcam), "FedAvg with server rate 1/i": (99.0, 99.0, 99.0),
+              }  # fmt: skip
+    names = ("ACC", "final_task_accuracy:amazon", "final_task_accuracy:webcam")
+    return [
+        cell("special", "Office-Caltech-10", name, method, [v[i]] * 3)
+        for method, v in values.items()
+        for i, name in enumerate(names)
+    ]
+
+
+def test_special_is_compared_with_the_best_baseline_on_every_domain() -> None:
+    verdict, numbers = answer("special", "special-17", domains(50.5))
+    assert verdict == "holds" and "over FedAvg: amazon +1.00, webcam +0.50" in numbers
+    assert answer("special", "special-17", domains(49.0))[0] == "fails"
+
+
+def participants(special: float, *counts: str) -> list[Result]:
+    return [
+        cell("special", "Office participants", "ACC", method, [v - 1, v, v + 1], clients=n)
+        for n in counts
+        for method, v in (("FedAvg", 60.0), ("SPECIAL", special), ("SPECIAL lambda 0.05", 50.0))
+    ]
+
+
+def test_special_must_be_first_for_every_number_of_clients() -> None:
+    assert answer("special", "special-21", participants(62.0, "2", "6", "8"))[0] == "holds"
+    assert answer("special", "special-21", participants(59.0, "2", "6", "8"))[0] == "fails"
+    assert answer("special", "special-21", participants(62.0, "2", "6"))[0] == "not run"
+
+
+def theory(power: float, share: float = 99.0, ratio: float = 0.5) -> list[Result]:
+    settings = {f"T {t}": float(t) ** power for t in (5, 10, 20, 40, 80)}
+    settings |= {"N 2": 2 * settings["T 20"], "N 8": 0.5 * settings["T 20"]}
+    found = [
+        cell("special", "Theory", "smallest gradient", "SPECIAL", [v], setting=s)
+        for s, v in settings.items()
+    ]
+    figures = {"aligned share": share, "rise over its bound": ratio, "rise after 10": 0.2}
+    return found + [
+        cell("special", "Theory", name, "SPECIAL", [v], setting="T 20")
+        for name, v in figures.items()
+    ]
+
+
+def test_specials_theorems_are_decided_by_slopes_and_bounds() -> None:
+    assert answer("special", "special-12", theory(-1.0))[0] == "holds"
+    assert answer("special", "special-12", theory(-0.1))[0] == "partly"  # N alone
+    verdict, numbers = answer("special", "special-11", theory(-1.0))
+    assert verdict == "holds" and "10: +0.200" in numbers
+    assert answer("special", "special-11", theory(-1.0, share=60.0))[0] == "partly"
+    assert answer("special", "special-11", theory(-1.0, share=60.0, ratio=2.0))[0] == "fails"
+
+
+def coarse(fedinit: float, scaffold: float) -> list[Result]:
+    low = {"FedInit": fedinit, "SCAFFOLD": scaffold, "FedAvg": 30.0}
+    return [
+        cell("fedinit", "CIFAR-100 small", "final accuracy", m, [v, v + 0.1], setup=setup)
+        for m, few in low.items()
+        for setup, v in (("10 of 100", 44.0), ("10 of 200", few))
+    ]
+
+
+def test_fedinit_must_lose_less_than_scaffold_and_be_first() -> None:
+    assert answer("fedinit", "fedinit-05", coarse(43.5, 41.0))[0] == "holds"
+    assert answer("fedinit", "fedinit-05", coarse(29.0, 20.0))[0] == "partly"  # not first
+    assert answer("fedinit", "fedinit-05", coarse(29.0, 41.0))[0] == "fails"
 
 
 def betas(peak: float) -> list[Result]:

@@ -11,13 +11,13 @@ import pytest
 from reproduce.tiny import write_recipe
 
 from shoal.cli import call
-from shoal.config.config import from_mapping
 from shoal.reproduce import cost
 from shoal.reproduce.cells import cells_of
 from shoal.reproduce.overview import write_overview
 from shoal.reproduce.pool import Task, play
 from shoal.reproduce.recipe import load_recipe
 from shoal.reproduce.results import run_name
+from shoal.reproduce.speed import Speed
 from shoal.rundir import RunDir
 
 COLUMNS = "paper,table,dataset,setting,method,metric,printed,ours,spread,seeds,difference"
@@ -105,7 +105,7 @@ def test_bad_input_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_hours_of_work_need_yes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cost, "_speed", lambda key: (1e6, 0.01))  # on any machine
+    monkeypatch.setattr(cost, "speed", lambda config: Speed(1e6, 9.0, 0.01))  # on any machine
     command = ["reproduce", "dynamic-init", "--table", "3", "--dataset", "mnist", "--column",
                "overlap 0 alpha 0.3", "-o", str(tmp_path / "out"), "--seeds", "0"]  # fmt: skip
     assert call(command) == 2
@@ -123,21 +123,6 @@ def test_processes_give_what_one_gives(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", program, *others], check=True, capture_output=True)
     assert rows(tmp_path / "1") == rows(tmp_path / "2")
     assert len(rows(tmp_path / "1")) == 12
-
-
-def test_cost_is_counted_from_the_config(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cost, "_speed", lambda key: (10.0, 0.5))
-    world = {"name": "churn", "members": 40, "sessions": 3, "rounds_per_session": [10, 20, 30]}
-    values = {"data": {"name": "mnist"}, "model": "linear", "world": world}
-    local = {"epochs": 1, "steps": 5, "batch": 128}
-    found = cost.cost(from_mapping({**values, "local": local, "evaluate": {"every": 10}}))
-    passes = 60 * 20 * 640  # rounds, members of a group, samples of five steps
-    scored = 10_000 * 60 / 10
-    assert found.passes == passes
-    assert found.flops == pytest.approx((3 * passes + scored) * 10.0)
-    assert found.seconds == pytest.approx((3 * passes + scored) * 0.5)
-    whole = cost.cost(from_mapping({**values, "local": {"epochs": 2, "batch": 128}}))
-    assert whole.passes == 60 * 20 * 2 * 1500  # everybody's 60,000 / 40 rows, twice
 
 
 def test_the_overview_counts_verdicts(tmp_path: Path) -> None:

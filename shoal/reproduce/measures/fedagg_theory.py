@@ -15,6 +15,7 @@ from shoal.config.build import Plan, build
 from shoal.parts.mean_field import Swept, Trajectory, control_rates, pretrained
 from shoal.reproduce.measures import Reading, measure, measure_of_model
 from shoal.rundir import RunDir
+from shoal.summary import gradients_of_a_round
 from shoal.task import ModuleTask
 from shoal.types import Batch
 
@@ -53,6 +54,13 @@ def closed_form_error(run: Reading, *, instances: int = 100) -> float | None:
         phi = _first_walk(run.path, model)
         found.append(_error(phi.phi1, phi.phi2[1:], phi.phi2[0]))
     return max(found)
+
+
+@measure_of_model
+def gradients_a_round(run: Reading) -> float | None:
+    """Gradients that the participants of the first round evaluate, probes before it included."""
+    plan = _plan(run.path)
+    return float(gradients_of_a_round(plan, run.records[0]["cohort"])[0])
 
 
 def _error(phi1: Tensor, phi2: Tensor, w: Tensor) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from statistics import fmean
 
 from shoal.reproduce.measures import Reading, measure
@@ -89,16 +90,17 @@ def anchor_bound(run: Reading) -> float | None:
     D is at most the rate times local steps times the largest gradient, so the printed bound is
     never smaller than this one.
     """
-    lam = _lambda(run)
-    if not lam:
+    if not _lambda(run):
         return None
-    largest, worst = 0.0, 0.0
-    for record in run.records:
-        largest = max(largest, float(record["largest_update"]))
-        if record["task"] > 0:
-            bound = largest / (record["task"] + 1) / lam
-            worst = max(worst, float(record["anchor_distance"]) / bound)
-    return worst
+    later = [i for i, record in enumerate(run.records) if record["task"] > 0]
+    return max(float(run.records[i]["anchor_distance"]) / anchor_bound_of(run, i) for i in later)
+
+
+def anchor_bound_of(run: Reading, index: int) -> float:
+    """``eta_g D / lambda`` in a round; infinite without an anchor."""
+    lam = _lambda(run)
+    largest = max(float(record["largest_update"]) for record in run.records[: index + 1])
+    return largest / (run.records[index]["task"] + 1) / lam if lam else math.inf
 
 
 def _lambda(run: Reading) -> float | None:

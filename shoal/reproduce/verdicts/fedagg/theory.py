@@ -5,7 +5,7 @@ from __future__ import annotations
 from shoal.reproduce.claims import NOT_RUN, Cells, Verdict, claim
 from shoal.reproduce.counting import all_above
 from shoal.reproduce.verdicts.fedagg.tables import CONTROL
-from shoal.reproduce.verdicts.ranking import pairs, parts, shown, spearman, yes
+from shoal.reproduce.verdicts.ranking import log_slope, pairs, parts, shown, spearman, yes
 
 
 @claim("fedagg-10")
@@ -75,3 +75,24 @@ def clients_stay_close(cells: Cells) -> Verdict:
     mine = mine if len(mine) else cells.of(table="Linear", name="mean distance of clients")
     gaps = pairs(mine.of(participation="20%"), CONTROL, "FedAgg", "setting")
     return all_above([g for g in gaps if "shards" in g.columns.get("setting", "")])
+
+
+@claim("fedagg-15")
+def probe_is_linear(cells: Cells) -> Verdict:
+    """Gradients a round, probe included: slope against clients (10 to 100) and against epochs (1 to
+    5), both in logs, between 0.9 and 1.1; and at most 3 times FedAvg's throughout."""
+    mine = cells.of(table="Probe cost", name="gradients a round")
+    own, base = (
+        {r.columns["setting"]: r.mean for r in mine.of(method=m) if r.mean}
+        for m in ("FedAgg", "FedAvg")
+    )
+    named = []
+    for axis, counts, middle in (("N", (10, 20, 50, 100), 20), ("L", (1, 3, 5), 3)):
+        keys = ["N 20" if n == middle else f"{axis} {n}" for n in counts]
+        if any(key not in own or key not in base for key in keys):
+            return NOT_RUN
+        slope = log_slope(counts, [own[key] for key in keys])
+        named.append((axis, yes(0.9 <= slope <= 1.1, f"slope {slope:.2f}")))
+    ratios = [own[key] / base[key] for key in own]
+    text = f"{min(ratios):.2f} to {max(ratios):.2f} times FedAvg's"
+    return parts([*named, ("modest", yes(max(ratios) <= 3.0, text))])

@@ -5,7 +5,16 @@ from __future__ import annotations
 
 from shoal.reproduce.claims import NOT_RUN, Cells, Verdict, claim
 from shoal.reproduce.counting import Gap, all_above, told
-from shoal.reproduce.verdicts.ranking import leads, on_common_seeds, one, pair, pairs, parts, yes
+from shoal.reproduce.verdicts.ranking import (
+    lead,
+    leads,
+    on_common_seeds,
+    one,
+    pair,
+    pairs,
+    parts,
+    yes,
+)
 
 SKEWED = ("10 of 100 Dirichlet 0.1", "10 of 200 Dirichlet 0.1")
 
@@ -79,6 +88,22 @@ def loses_less_with_fewer(cells: Cells) -> Verdict:
         drops.append(sum((r.mean or 0) * s for r, s in zip(own, (1, -1), strict=True) if r))
     small = yes(drops[1] < 0.5, f"FedInit drops {drops[0]:.2f} and {drops[1]:.2f}")
     return parts([("less than FedAvg", all_above(gaps)), ("below 0.5", small)])
+
+
+@claim("fedinit-05")
+def stable_on_cifar100(cells: Cells) -> Verdict:
+    """From 10 of 100 to 10 of 200 clients SCAFFOLD's accuracy falls more than FedInit's, by more
+    than its standard error, and FedInit is first with 10 of 200. 20 superclasses, a small
+    network."""
+    mine = cells.of(table="CIFAR-100 small", name="final accuracy")
+    many, few = (pair(mine.of(setup=f"10 of {n}"), "FedInit", "SCAFFOLD") for n in (100, 200))
+    first = lead(mine.of(setup="10 of 200"), "FedInit")
+    if many is None or few is None or first is None:
+        return NOT_RUN
+    error = (many.error**2 + few.error**2) ** 0.5
+    less = Gap(few.mean - many.mean, error, few.seeds, {})
+    low = yes(first.mean > 0, f"ahead of the best other by {first.mean:+.2f}")
+    return parts([("drop", all_above([less])), ("first", low)])
 
 
 @claim("fedinit-06")

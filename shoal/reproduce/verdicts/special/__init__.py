@@ -1,5 +1,5 @@
 """Verdicts on SPECIAL's claims, by topic."""
 
-from shoal.reproduce.verdicts.special import accuracy, anchors, sweeps
+from shoal.reproduce.verdicts.special import accuracy, anchors, domains, sweeps, theory
 
-__all__ = ["accuracy", "anchors", "sweeps"]
+__all__ = ["accuracy", "anchors", "domains", "sweeps", "theory"]
