@@ -195,9 +195,11 @@ class Writer:
                 self.add(node, f"{home}.copy_({self.text(node.args[0])})")
         self.names[node] = home
         scale = self.text(node.args[1]) if adding else "1"
+        keep = self.text(node.args[3]) if adding and len(node.args) > 3 else "1"
         for block in blocks:
             spot = self._spot(home, block, steady)
-            line = block_line(spot, [self.names[o] for o in block.operands], block, scale, adding)
+            operands = [self.names[o] for o in block.operands]
+            line = block_line(spot, operands, block, scale, adding, keep)
             if line:
                 self.add(node, line, "", home, spot)
 

@@ -41,7 +41,7 @@ def write_folded(
     if not counts[2] or not splits_in_two(recording.graph):
         return None
     own, inputs = _prepared(recording, counts, rate, rewrite=True)
-    frame = fold_bias(own.graph, inputs["c"], inputs["b"])
+    frame = fold_bias(own.graph, inputs["c"], inputs["f"], inputs["b"])
     if frame is None:
         return None
     plan = make_plan(own.graph, inputs["c"], inputs["f"])

@@ -123,3 +123,34 @@ def test_rates_that_depend_on_the_gradient_stay_where_they_are() -> None:
 
     replay = check(step, [start(task)], [], batches(torch.float64), rate=None)
     assert "assemble" in replay.source
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shared", [True, False])  # whether all clients started at one model
+def test_pulls_that_are_affine_in_theta_are_a_factor_and_one_addition(
+    dtype: torch.dtype, shared: bool
+) -> None:
+    task = linear(dtype)
+    g, theta = vmap(gradient(task)), start(task)
+    anchor = task.initial(3).theta if shared else start(task) + 0.5
+    dual, variate = torch.randn_like(theta), torch.randn_like(theta)
+
+    def step(carry: list[Tensor], fixed: list[Tensor], batch: list[Tensor]) -> list[Tensor]:
+        pull = 0.1 * (carry[0] - fixed[1]) - fixed[2] + 2.0 * (fixed[3] - fixed[2])
+        return [carry[0] - fixed[0] * (g(carry[0], *batch) + pull)]
+
+    replay = check(step, [theta], [rate(dtype), anchor, dual, variate], batches(dtype))
+    body = [line for line in replay.source.splitlines() if line.startswith(" " * 12)]
+    assert LONG in replay.source and sum("add_(" in line for line in body) == 2  # and scatter_add_
+    assert sum(", beta=" in line for line in body) == 1
+
+
+def test_a_pull_that_is_made_of_the_batch_is_left_alone() -> None:
+    task = linear(torch.float64)
+    g = vmap(gradient(task))
+
+    def step(carry: list[Tensor], fixed: list[Tensor], batch: list[Tensor]) -> list[Tensor]:
+        mean = batch[0].mean(dim=(1, 2))[:, None]
+        return [carry[0] - fixed[0] * (g(carry[0], *batch) + mean * torch.ones_like(carry[0]))]
+
+    check(step, [start(task)], [rate(torch.float64)], batches(torch.float64))
