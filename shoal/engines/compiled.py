@@ -65,9 +65,15 @@ class Compiled:
             tree.clone(own) if part.fills("after_step") else own
             for part, own in zip(program.method.parts, carry.scratches, strict=True)
         )
-        own = tree.clone(carry._replace(scratches=()))
+        x, stats, _, optimizer, rate_sum = carry
         shared = clients > 1 and start.stride(0) == 0  # everybody starts at one point
-        return start[0] if shared else start, own._replace(scratches=scratches)
+        return start[0] if shared else start, Carry(
+            x.clone(),
+            stats.clone(),
+            scratches,
+            tree.clone(optimizer),
+            rate_sum.clone() if program.fillers("rate") else rate_sum,
+        )
 
     def epoch_end(
         self, given: Given, start: Tensor, carry: Carry, rate: Tensor, local: Local, clock: Clock
