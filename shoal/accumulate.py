@@ -128,7 +128,8 @@ def _weighted(stack: Tensor, keep: list[int], weights: list[float]) -> Tensor:
     if all(weight == 1.0 for weight in weights):
         return rows.sum(0)
     own = torch.tensor(weights, dtype=stack.dtype, device=stack.device)
-    return torch.tensordot(own, rows, 1)
+    found: Tensor = torch.tensordot(own, rows, 1)
+    return found
 
 
 def _rows(results: Results, keep: list[int]) -> Results:
