@@ -88,9 +88,9 @@ class Accumulator:
             if self.payloads[i] is None:
                 self.payloads[i] = tree.apply(lambda leaf: torch.zeros_like(leaf[0]), payload)
             weighted = part.reduction is Reduction.MEAN and not uniform
+            weights = [results.counts[row] if weighted else 1.0 for row in keep]
             for total, leaf in zip(tree.leaves(self.payloads[i]), leaves, strict=True):
-                for row in keep:
-                    total.add_(leaf[row], alpha=results.counts[row] if weighted else 1.0)
+                total.add_(_weighted(leaf, keep, weights))
 
     def work(self) -> list[tuple[int, int, int, int, float]]:
         """Client, steps, samples, epochs and norm of every row that was added."""
@@ -120,6 +120,16 @@ class Accumulator:
             norms=tuple(self.norms),
             mean_steps=self.steps / max(1, len(self.clients)),
         )
+
+
+def _weighted(stack: Tensor, keep: list[int], weights: list[float]) -> Tensor:
+    """The sum of some rows of a stack, each as often as it counts."""
+    rows = stack if len(keep) == len(stack) else stack[keep]
+    if all(weight == 1.0 for weight in weights):
+        return rows.sum(0)
+    own = torch.tensor(weights, dtype=stack.dtype, device=stack.device)
+    found: Tensor = torch.tensordot(own, rows, 1)
+    return found
 
 
 def _rows(results: Results, keep: list[int]) -> Results:

@@ -13,6 +13,8 @@ from shoal import tree
 from shoal.engines.base import Results
 from shoal.types import Rejected
 
+FEW = 100
+
 
 @dataclass(frozen=True)
 class Guard:
@@ -81,10 +83,15 @@ def _finite_rows(results: Results) -> list[bool]:
     if results.stats.numel():
         others.append(results.stats)
     floating = [leaf for leaf in others if leaf.is_floating_point()]
-    if all(math.isfinite(float(leaf.sum())) for leaf in floating):
+    if all(math.isfinite(_sum(leaf)) for leaf in floating):
         return [True] * rows  # a sum passes over nothing, and costs less than a look at each
     fine = torch.ones(rows, dtype=torch.bool)
     for leaf in floating:
         if leaf.numel():
             fine &= leaf.reshape(rows, -1).isfinite().all(1).cpu()
     return [bool(f) for f in fine.tolist()]
+
+
+def _sum(leaf: Tensor) -> float:
+    """Of a few numbers Python's is the cheaper one."""
+    return sum(leaf.flatten().tolist()) if leaf.numel() <= FEW else float(leaf.sum())

@@ -13,15 +13,18 @@ Tree = Any  # a Tensor, None, or a (Named)tuple of trees; the empty tuple is "no
 
 def leaves(tree: Tree) -> list[Tensor]:
     """All tensors, left to right; None is a place without a tensor."""
-    if not isinstance(tree, tuple):
-        return [] if tree is None else [tree]
     found: list[Tensor] = []
-    for branch in tree:  # a call only for what has branches of its own: this runs all the time
+    _gather(tree if isinstance(tree, tuple) else (tree,), found)
+    return found
+
+
+def _gather(branches: tuple[Any, ...], found: list[Tensor]) -> None:
+    for branch in branches:  # a call only for what has branches of its own: this runs all the time
         if isinstance(branch, tuple):
-            found += leaves(branch) if branch else ()
+            if branch:
+                _gather(branch, found)
         elif branch is not None:
             found.append(branch)
-    return found
 
 
 def apply(function: Callable[[Tensor], Any], tree: Tree) -> Tree:
@@ -38,12 +41,25 @@ def apply(function: Callable[[Tensor], Any], tree: Tree) -> Tree:
 
 def rebuild(like: Tree, new_leaves: Sequence[Any]) -> Tree:
     """A tree of the same structure as ``like`` with other leaves."""
-    supply: Iterator[Any] = iter(new_leaves)
-    return apply(lambda leaf: next(supply), like)
+    return _filled(like, iter(new_leaves))
+
+
+def _filled(like: Tree, supply: Iterator[Any]) -> Tree:
+    if not isinstance(like, tuple):
+        return None if like is None else next(supply)
+    if not like:
+        return like
+    branches = [
+        _filled(b, supply) if isinstance(b, tuple) or b is None else next(supply) for b in like
+    ]
+    return _like(like, branches)
 
 
 def _like(tree: tuple[Any, ...], branches: list[Any]) -> tuple[Any, ...]:
-    return type(tree)(*branches) if hasattr(tree, "_fields") else tuple(branches)
+    kind = type(tree)
+    if kind is tuple or not hasattr(kind, "_fields"):
+        return tuple(branches)
+    return kind(*branches)
 
 
 def stack(trees: Sequence[Tree]) -> Tree:
@@ -90,5 +106,5 @@ def clone(tree: Tree) -> Tree:
 
 def nbytes(tree: Tree) -> int:
     """Bytes of all leaves; a forgotten state (None) has none."""
-    sizes = [leaf.numel() * leaf.element_size() for leaf in leaves(tree)]
+    sizes: list[int] = [leaf.nbytes for leaf in leaves(tree)]
     return sum(sizes)

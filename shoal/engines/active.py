@@ -44,10 +44,13 @@ class Active:
     def count(self, steps: list[int], rate: float) -> None:
         """Write down an epoch's steps at a rate."""
         chunk = self.chunk
-        rows = [
-            batch_rows(chunk.order, n) for n in (chunk.counts[:1] if chunk.even else chunk.counts)
-        ]
-        sizes = rows * len(steps) if chunk.even else rows
+        if chunk.even:  # everybody took the same steps, so far, too
+            taken = min(chunk.counts[0], steps[0] * batch_rows(chunk.order, chunk.counts[0]))
+            self.samples = [self.samples[0] + taken] * len(steps)
+            self.steps = [self.steps[0] + steps[0]] * len(steps)
+            self.rate_total = [self.rate_total[0] + steps[0] * rate] * len(steps)
+            return
+        sizes = [batch_rows(chunk.order, n) for n in chunk.counts]
         seen = map(min, chunk.counts, map(mul, steps, sizes))
         self.samples = list(map(add, self.samples, seen))
         self.steps = list(map(add, self.steps, steps))

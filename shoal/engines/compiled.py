@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Any
@@ -11,7 +10,8 @@ from torch import Tensor
 from torch.func import vmap
 
 from shoal import tree
-from shoal.engines.trace import Replay, compile_step, record
+from shoal.engines.functions import Functions, with_moment
+from shoal.engines.trace import Replay, compile_step
 from shoal.local import Carry, Ended, Given, Local, Program
 from shoal.tree import Tree
 from shoal.types import Batch, Work
@@ -20,11 +20,6 @@ from shoal.view import Clock
 # Axes of a Given for vmap: clients of one order share what it sends; those of several do not.
 _SHARED = Given(None, None, None, 0, 0, None)  # type: ignore[arg-type]
 _EACH = Given(0, 0, 0, 0, 0, 0)  # type: ignore[arg-type]
-
-OFTEN = 2  # times that a shape of whole data sets is mapped before it is recorded
-MOST_SEEN = 1000  # such shapes that are counted
-
-_LEAF = object()  # stands for a tensor in the structure of a result
 
 
 class Compiled:
@@ -47,13 +42,12 @@ class Compiled:
         )
         self.factored: bool | None = None  # whether run_factored is right; None until it was tried
         self._steps: dict[Any, tuple[tuple[str, ...], dict[Any, Replay]]] = {}
-        self._functions: dict[Any, tuple[tuple[str, ...], dict[Any, Any]]] = {}
+        self._functions = Functions()
         self._tracing = Lock()
-        self._seen: Counter[Any] = Counter()  # shapes of whole data sets, how often they came
 
     # ---- once a round or an epoch ----
     def start(self, given: Given, rate: Tensor, local: Local, clock: Clock) -> tuple[Tensor, Carry]:
-        """Start points and fresh carries of all clients, in memory of their own."""
+        """Start points and fresh carries of all clients; what steps change has its own memory."""
         clients = given.n.shape[0]
         program = self.program
         if program.plain_start:
@@ -66,12 +60,26 @@ class Compiled:
             one: Callable[..., Tree] = lambda g, loc: program.start(g, rate, loc, clock)  # noqa: E731
             return vmap(one, in_dims=(_given_axes(given), _local_axes(local)))(given, local)
 
-        start, carry = self._run("start", mapped, (given, rate, local), clock)
-        return start.clone(), tree.clone(carry)
+        start, carry = self._functions.run("start", mapped, (given, rate, local), clock)
+        scratches = tuple(
+            tree.clone(own) if part.fills("after_step") else own
+            for part, own in zip(program.method.parts, carry.scratches, strict=True)
+        )
+        x, stats, _, optimizer, rate_sum = carry
+        shared = clients > 1 and start.stride(0) == 0  # everybody starts at one point
+        return start[0] if shared else start, Carry(
+            x.clone(),
+            stats.clone(),
+            scratches,
+            tree.clone(optimizer),
+            rate_sum.clone() if program.fillers("rate") else rate_sum,
+        )
 
     def epoch_end(
         self, given: Given, start: Tensor, carry: Carry, rate: Tensor, local: Local, clock: Clock
-    ) -> tuple[Carry, Tensor]:
+    ) -> tuple[Carry, Tensor | None]:
+        """The carry after an epoch, and who stops; None where that is nobody, ever."""
+
         def mapped(given: Given, start: Tensor, carry: Carry, rate: Tensor, local: Local) -> Tree:
             one: Callable[..., Tree] = lambda g, s, c, loc: self.program.epoch_end(  # noqa: E731
                 g, s, c, rate, loc, clock
@@ -79,7 +87,11 @@ class Compiled:
             dims = (_given_axes(given), 0 if start.dim() == 2 else None, 0, _local_axes(local))
             return vmap(one, in_dims=dims)(given, start, carry, local)
 
-        moved, stop = self._run("epoch_end", mapped, (given, start, carry, rate, local), clock)
+        arguments = (given, start, carry, rate, local)
+        found = self._functions.moved("epoch_end", mapped, arguments, clock, carry)
+        if found is None:
+            return carry, None
+        moved, stop = found
         # what did not change is in memory of its own already
         pairs = zip(tree.leaves(moved), tree.leaves(carry), strict=True)
         return tree.rebuild(moved, [new if new is old else new.clone() for new, old in pairs]), stop
@@ -107,41 +119,10 @@ class Compiled:
             dims = (_given_axes(given), 0 if start.dim() == 2 else None, 0, 0, _local_axes(local))
             return vmap(one, in_dims=dims)(given, start, carry, work, local)
 
-        ended: Ended = self._run("end", mapped, (given, start, carry, work, rate, local), clock)
+        ended: Ended = self._functions.run(
+            "end", mapped, (given, start, carry, work, rate, local), clock
+        )
         return ended
-
-    def _run(
-        self, kind: str, mapped: Callable[..., Tree], arguments: tuple[Tree, ...], clock: Clock
-    ) -> Tree:
-        """``mapped(*arguments)``, recorded for shapes that come again."""
-        flat = tree.leaves(arguments)
-        shape = (kind, *[(t.shape, t.dtype) for t in flat])
-        if shape not in self._functions and self._rare(shape, arguments[-1]):
-            return mapped(*arguments)
-        names, known = self._functions.get(shape, ((), {}))
-        if clock.key(names) not in known:
-            found: list[Tree] = []
-
-            def flattened(*tensors: Tensor) -> list[Tensor]:
-                result = mapped(*tree.rebuild(arguments, tensors))
-                found.append(tree.apply(lambda leaf: _LEAF, result))
-                return tree.leaves(result)
-
-            replay = record(flattened, flat)
-            names, known = _with(names, known, clock, (replay, found[-1]))
-            self._functions[shape] = (names, known)
-        replay, like = known[clock.key(names)]
-        return tree.rebuild(like, replay(*flat))
-
-    def _rare(self, shape: Any, local: Local) -> bool:
-        """Whether this is about whole data sets, padded to the chunk's largest client, of a size
-        that did not come often enough yet: many a one never comes again."""
-        if local.train is None and local.validation is None:
-            return False
-        if len(self._seen) >= MOST_SEEN:
-            self._seen.clear()
-        self._seen[shape] += 1
-        return self._seen[shape] <= OFTEN
 
     # ---- the step ----
     def step(
@@ -165,7 +146,8 @@ class Compiled:
         if not self.stacked:
             flat, moving = [t[0] for t in flat], [t[0] for t in moving]
             fixed = [rate, *tree.leaves((_first_client(given), _first_row(start)))]
-        shape = tuple((t.shape, _strides(t), t.dtype) for t in (*flat, *moving))
+        sent = given.received.dim()  # to everybody alike, or to each
+        shape = (sent, *((t.shape, _strides(t), t.dtype) for t in (*flat, *moving)))
         names, known = self._steps.get(shape, ((), {}))
         if clock.key(names) not in known:
             with self._tracing:  # two threads that need the same trace make it once
@@ -177,7 +159,7 @@ class Compiled:
                     replay = self._compile(
                         given, start, carry, real_batch, noise, clock, flat, fixed, moving
                     )
-                    names, known = _with(names, known, clock, replay)
+                    names, known = with_moment(names, known, clock, replay)
                     self._steps[shape] = (names, known)
         return known[clock.key(names)], flat, fixed
 
@@ -210,15 +192,6 @@ class Compiled:
 
         rate_index = None if program.fillers("rate") else 0
         return compile_step(step, flat, fixed, moving, rate=rate_index)
-
-
-def _with(
-    names: tuple[str, ...], known: dict[Any, Any], clock: Clock, made: Any
-) -> tuple[tuple[str, ...], dict[Any, Any]]:
-    """What was made for this moment beside the others; moments are told apart by what was read."""
-    more = tuple(sorted({*names, *clock.read}))
-    kept = known if more == names else {}
-    return more, {**kept, clock.key(more): made}
 
 
 def _strides(tensor: Tensor) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from torch import fx
 
 from shoal.engines.trace_blocks import accumulate, assemble
 from shoal.engines.trace_nodes import alike, aten, base, draws, insert, is_tensor, is_view, op_name
+from shoal.engines.trace_shared import unchanged
 
 # Entry by entry, with an ``out=`` form in Python: may be stored over any operand.
 _ARITHMETIC = ("add", "sub", "mul", "div", "neg", "addcmul", "addcdiv", "lerp", "reciprocal")
@@ -56,7 +57,7 @@ def make_plan(
 ) -> Plan:
     """Decide for every node where its result goes. ``fixed``: inputs that never change."""
     plan = Plan(carry, _separate_outputs(graph, carry))
-    plan.hoisted = _hoistable(graph, carry, fixed)
+    plan.hoisted = _hoistable(graph, carry, [*fixed, *unchanged(graph, carry)])
     if not overwrite:
         return plan
     leads = _chains(plan)

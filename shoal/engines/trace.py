@@ -11,14 +11,14 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor
 from torch._ops import OpOverload
 from torch.func import functionalize
 
 from shoal.engines import trace_rules
 from shoal.engines.recorder import recorded
 from shoal.engines.recording import Recording
-from shoal.engines.trace_bindings import call_bindings
+from shoal.engines.trace_call import as_call
 from shoal.engines.trace_clean import clean
 from shoal.engines.trace_emit import Bind, Run, Written
 from shoal.engines.trace_factored_script import FactoredScript
@@ -138,10 +138,7 @@ def record(function: Callable[..., list[Tensor]], tensors: Tensors) -> Callable[
             raise Untraceable(f"a client's start or end cannot be traced: {reason}") from error
         clean(recording)
         trace_rules.classes_first(recording.graph)
-    call_bindings(recording.graph)
-    module = fx.GraphModule(recording.constants, recording.graph)
-    replay: Callable[..., list[Tensor]] = module.forward
-    return replay
+        return as_call(recording)
 
 
 def _record(step: Step, tensors: list[Tensor], counts: tuple[int, int, int]) -> Recording:

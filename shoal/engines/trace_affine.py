@@ -3,7 +3,8 @@
 Where theta is one weight and one bias, as in softmax regression, a step is made of operators so
 small that their number is what it costs. All steps of a call then run on a dense copy
 ``[C, K, D + 1]`` of the parameters: the bias needs neither an addition nor a sum, and the product
-that is the gradient adds itself in one call, which it cannot in strided parts of a vector.
+that is the gradient adds itself in one call, which it cannot in strided parts of a vector. What a
+method adds to a step beside the gradient is laid out the same way (``trace_pulls``).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from shoal.engines.trace_nodes import (
     shape,
     swap,
 )
+from shoal.engines.trace_pulls import Pulls, pulls_of
 from shoal.engines.trace_script import Frame
 
 # Numbers of one client's weight above which arithmetic, not the number of calls, is what counts.
@@ -39,6 +41,7 @@ class _Linear(NamedTuple):
     gradient: fx.Node  # of the logits, [C, K, B]
     weight: int
     bias: int
+    pulls: Pulls
 
 
 def splits_in_two(graph: fx.Graph) -> bool:
@@ -48,13 +51,15 @@ def splits_in_two(graph: fx.Graph) -> bool:
     return any(len(n.args[1]) == 2 and same_kind(n.args[0], theta) for n in splits)
 
 
-def fold_bias(graph: fx.Graph, carry: list[fx.Node], batch: list[fx.Node]) -> Frame | None:
+def fold_bias(
+    graph: fx.Graph, carry: list[fx.Node], fixed: list[fx.Node], batch: list[fx.Node]
+) -> Frame | None:
     """Rewrite a step of a linear model; None for any other, whose graph is of no use then.
 
     ``carry[0]`` and ``batch[0]`` become the matrix and the longer rows, which the loop in the
     returned frame provides.
     """
-    found = _find(graph, carry[0], batch[0])
+    found = _find(graph, carry[0], fixed, batch[0])
     if found is None:
         return None
     x: Any = found.logits.args[1]
@@ -79,10 +84,16 @@ def _input(graph: fx.Graph, name: str, sizes: list[int], like: fx.Node) -> fx.No
     return node
 
 
-def _find(graph: fx.Graph, theta: fx.Node, samples: fx.Node) -> _Linear | None:
+def _find(
+    graph: fx.Graph, theta: fx.Node, fixed: list[fx.Node], samples: fx.Node
+) -> _Linear | None:
     update = next(n for n in graph.nodes if n.op == "output").args[0][0]
     logits = next((n for n in graph.nodes if _is_linear(n, theta, samples)), None)
-    if logits is None or update.target is not accumulate or update.args[0] is not theta:
+    if logits is None or update.target is not accumulate:
+        return None
+    with graph.inserting_before(update):
+        pulls = pulls_of(update.args[0], theta, fixed)
+    if pulls is None:
         return None
     classes, width = shape(logits)[2], shape(logits.args[1])[2]
     sizes = {block.size: block for block in update.args[2]}
@@ -93,7 +104,7 @@ def _find(graph: fx.Graph, theta: fx.Node, samples: fx.Node) -> _Linear | None:
     placed = _start(logits.args[2]) == weight.start and _start(logits.args[0]) == bias.start
     if gradient is None or not placed or weight.size > _LARGEST or width == 1:
         return None
-    return _Linear(logits, update, gradient, weight.start, bias.start)
+    return _Linear(logits, update, gradient, weight.start, bias.start, pulls)
 
 
 def _is_linear(node: fx.Node, theta: fx.Node, samples: fx.Node) -> bool:
@@ -138,15 +149,29 @@ def _fold_logits(graph: fx.Graph, logits: fx.Node, matrix: fx.Node, longer: fx.N
 
 
 def _fold_update(graph: fx.Graph, found: _Linear, matrix: fx.Node, longer: fx.Node) -> None:
-    """Both blocks of the gradient as one product."""
+    """Both blocks of the gradient as one product, then the pulls."""
+    keep, vectors = found.pulls
     with graph.inserting_before(found.update):
         gradient: Any = found.gradient
         if _turns(gradient.args[0], [1, 2, 0]):
             gradient = insert(graph, aten.transpose.int, gradient.args[0].args[0], 0, 1)
         blocks = (Block(0, shape(matrix)[2], (), True, (gradient, longer)),)
-        new = graph.call_function(accumulate, (matrix, found.update.args[1], blocks))
-    new.meta["val"] = matrix.meta["val"]
+        new = graph.call_function(accumulate, (matrix, found.update.args[1], blocks, keep))
+        new.meta["val"] = matrix.meta["val"]
+        for vector, factor in vectors:
+            pull = _as_matrix(graph, found, vector, matrix)
+            new = insert(graph, aten.add.Tensor, new, pull, alpha=factor)
     swap(found.update, new)
+
+
+def _as_matrix(graph: fx.Graph, found: _Linear, vector: fx.Node, matrix: fx.Node) -> fx.Node:
+    """A vector like theta as a matrix with the bias as its last column."""
+    clients, classes, longer = shape(matrix)
+    pieces = []
+    for start, width in ((found.weight, longer - 1), (found.bias, 1)):
+        piece = insert(graph, aten.narrow.default, vector, 1, start, classes * width)
+        pieces.append(insert(graph, aten.reshape.default, piece, [clients, classes, width]))
+    return insert(graph, aten.cat.default, pieces, 2)
 
 
 def _turns(node: fx.Node, order: list[int]) -> bool:

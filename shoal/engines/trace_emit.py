@@ -24,6 +24,8 @@ from shoal.engines.trace_blocks import accumulate, assemble
 from shoal.engines.trace_lines import block_line, with_deletions
 from shoal.engines.trace_nodes import aten, dtype, is_view, op_name, shape, value
 from shoal.engines.trace_script import Frame, Script, script
+from shoal.engines.trace_shared import one_number
+from shoal.engines.trace_sums import after_all_steps
 
 Run = Callable[[list[Tensor], float], None]
 Bind = Callable[[list[Tensor], list[Tensor]], Run]
@@ -78,6 +80,8 @@ class Writer:
         name = op_name(node)
         if node.target is operator.getitem:
             return f"{args[0]}[{args[1]}]"
+        if node.target is one_number:
+            return f"float({args[0]}[0])"
         if node.target is operator.neg:
             return f"-{args[0]}"
         if node.target in _OPERATORS:
@@ -195,9 +199,11 @@ class Writer:
                 self.add(node, f"{home}.copy_({self.text(node.args[0])})")
         self.names[node] = home
         scale = self.text(node.args[1]) if adding else "1"
+        keep = self.text(node.args[3]) if adding and len(node.args) > 3 else "1"
         for block in blocks:
             spot = self._spot(home, block, steady)
-            line = block_line(spot, [self.names[o] for o in block.operands], block, scale, adding)
+            operands = [self.names[o] for o in block.operands]
+            line = block_line(spot, operands, block, scale, adding, keep)
             if line:
                 self.add(node, line, "", home, spot)
 
@@ -260,7 +266,9 @@ def write(
     lines = [line for line, _, _ in writer.body]
     loop = None
     if bindings and counts["b"]:
-        loop = script(writer.head, lines, writer.globals, counts, frame)
+        steps, after = after_all_steps(lines, plan, inputs["f"], writer.names)
+        frame = frame._replace(after=[*frame.after, *after])
+        loop = script(writer.head, steps, writer.globals, counts, frame)
     return Written(space["bind"], source, loop)
 
 

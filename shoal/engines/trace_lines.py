@@ -5,13 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 
-def block_line(spot: str, operands: list[str], block: Any, scale: str, adding: bool) -> str:
-    """The statement that adds a block to its place in a vector, or writes it there."""
+def block_line(
+    spot: str, operands: list[str], block: Any, scale: str, adding: bool, keep: str = "1"
+) -> str:
+    """The statement that adds a block to its place in a vector, or writes it there.
+
+    ``keep`` is a factor of what is there, which only a product can take along.
+    """
     alpha = "" if scale == "1" else f", alpha={scale}"
     batched = block.product and len(block.operands[0].meta["val"].shape) == 3
     if block.product and adding:
         name = "baddbmm_" if batched else "addmm_"
-        return f"{spot}.{name}({', '.join(operands)}{alpha})"
+        beta = "" if keep in ("1", "1.0") else f", beta={keep}"
+        return f"{spot}.{name}({', '.join(operands)}{beta}{alpha})"
     if block.product:
         name = "bmm" if batched else "mm"
         return f"torch.{name}({', '.join(operands)}, out={spot})"

@@ -20,6 +20,7 @@ from shoal.engines.trace_factored_script import FactoredScript, factored_script
 from shoal.engines.trace_layouts import match_layouts, weight_first
 from shoal.engines.trace_scale import rates_first, scale_last
 from shoal.engines.trace_script import by_script
+from shoal.engines.trace_shared import shared_as_numbers, unchanged
 
 
 def write_step(
@@ -41,7 +42,8 @@ def write_folded(
     if not counts[2] or not splits_in_two(recording.graph):
         return None
     own, inputs = _prepared(recording, counts, rate, rewrite=True)
-    frame = fold_bias(own.graph, inputs["c"], inputs["b"])
+    steady = unchanged(own.graph, inputs["c"])
+    frame = fold_bias(own.graph, inputs["c"], [*inputs["f"], *steady], inputs["b"])
     if frame is None:
         return None
     plan = make_plan(own.graph, inputs["c"], inputs["f"])
@@ -80,6 +82,7 @@ def _prepared(
     fixed, batch = rest[: counts[1]], rest[counts[1] :]
     number = _rate_number(own.graph, fixed, rate, rewrite)
     if rewrite:
+        shared_as_numbers(own.graph, carry)
         _rewrite(own, carry[0])
     return own, {"c": carry, "f": fixed, "b": batch, "rate": [number]}
 

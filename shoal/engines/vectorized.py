@@ -99,9 +99,12 @@ class Vectorized:
         for chunk in chunks:
             waiting.append(pool.submit(run_chunk, compiled, chunk))
             if len(waiting) > 2 * self._threads:
-                yield waiting.popleft().result()
+                yield self._awaited(waiting.popleft())
         while waiting:
-            yield waiting.popleft().result()
+            yield self._awaited(waiting.popleft())
+
+    def _awaited(self, results: Future[list[Results]]) -> list[Results]:
+        return results.result()
 
     def ask(self, order: Order, question: Callable[..., Tree], payload: Tree) -> list[Tree]:
         program = order.program

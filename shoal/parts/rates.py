@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import ne
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
@@ -110,15 +111,18 @@ class ControlledRate(Part):
 
     def _clip(self, raw: Tensor, base_rate: Tensor) -> Tensor:
         low = 0.1 * base_rate if self.eta_min is None else torch.full_like(base_rate, self.eta_min)
-        return torch.minimum(torch.maximum(raw, low), torch.full_like(raw, self.eta_max))
+        return torch.clamp(raw, low, torch.full_like(low, self.eta_max))
 
     def report(self, view: ServerView) -> dict[str, Tensor]:
-        raw, used = view.payload[:2]
-        return {
-            "mean_client_rate": used.mean(),
-            "clipped_share": (raw != used).mean(dtype=used.dtype),
-            "inside_share": ((raw > 0.0) & (raw < 1.0)).mean(dtype=used.dtype),
-        }
+        # a few numbers a client: as Python's they cost less than the operators on them
+        raw, used = (leaf.flatten().tolist() for leaf in view.payload[:2])
+        shares = (
+            sum(used) / len(used),
+            sum(map(ne, raw, used)) / len(raw),
+            sum(0.0 < rate < 1.0 for rate in raw) / len(raw),
+        )
+        found = view.theta.new_tensor(shares).unbind()
+        return dict(zip(("mean_client_rate", "clipped_share", "inside_share"), found, strict=True))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,6 @@ import select
 import signal
 import sys
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +116,6 @@ def main() -> None:
     # An interrupt at the keyboard reaches everybody: children make a checkpoint, we wait for them.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)  # threads do not survive a fork, so none may start here
-    import_module("torch._inductor")  # what tracing imports: a second that children need not spend
     order: dict[str, Any] = json.loads(_first_line())
     runs = {name: from_mapping(values) for name, values in order["runs"].items()}
     manager = Manager(Path(order["root"]), order["workers"], order["cores"], events)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Condition, Lock, Thread
 from threading import Event as Flag
-from threading import Thread
 from typing import Any
 
 from shoal.config.build import Plan, build
 from shoal.config.config import Config
 from shoal.config.method import build as build_method
 from shoal.data.sources import Dataset
+from shoal.engines.base import Engine
 from shoal.engines.kept_traces import compiled_for
 from shoal.engines.together import Table
+from shoal.engines.turns import Turns
 from shoal.engines.vectorized import Vectorized
 from shoal.errors import UserError
 from shoal.local import Program
@@ -44,9 +46,8 @@ class Worker:
             with self._told(name):
                 runs[name] = self._opened(self.root / name, config, program)
                 program = program or runs[name].player.settings.program
-        together = len(runs) > 1 and all(_vectorized(run) for run in runs.values())
-        if together and not _quick_alone(program):
-            self._play_together(runs)
+        if len(runs) > 1 and all(_vectorized(run) for run in runs.values()):
+            self._play_in_turns(runs) if _quick_alone(program) else self._play_together(runs)
             return
         for name, run in runs.items():
             if _vectorized(run):
@@ -54,22 +55,42 @@ class Worker:
             with self._told(name):
                 self._played(name, run)
 
-    def _play_together(self, runs: Mapping[str, Run]) -> None:
-        """In lock-step, one thread a run; an interrupt stops them all after their round."""
-        engine, stop = Vectorized(threads=self.threads), Flag()
-        table = Table(engine, len(runs))
+    def _play_in_turns(self, runs: Mapping[str, Run]) -> None:
+        """What one run does alone while the clients of another train."""
+        engine = Turns(self.threads)
+        try:
+            self._play_seated(runs, [engine.seat() for _ in runs], engine.baton)
+        finally:
+            engine.close()
 
-        def seated(number: int, name: str, run: Run) -> None:
-            run.player.engine = table.seat(number)
-            with table.baton, self._told(name, stop):
+    def _play_together(self, runs: Mapping[str, Run]) -> None:
+        """In lock-step, so that clients of all runs step together."""
+        engine = Vectorized(threads=self.threads)
+        table = Table(engine, len(runs))
+        try:
+            self._play_seated(
+                runs, [table.seat(number) for number in range(len(runs))], table.baton
+            )
+        finally:
+            engine.close()
+
+    def _play_seated(
+        self, runs: Mapping[str, Run], seats: Sequence[Engine], baton: Lock | Condition
+    ) -> None:
+        """One thread a run; an interrupt stops them all after their round."""
+        stop = Flag()
+
+        def seated(seat: Engine, name: str, run: Run) -> None:
+            run.player.engine = seat
+            with baton, self._told(name, stop):
                 try:
                     self._played(name, run, stop)
                 finally:
-                    run.player.engine.close()
+                    seat.close()
 
         threads = [
-            Thread(target=seated, args=(number, name, run))
-            for number, (name, run) in enumerate(runs.items())
+            Thread(target=seated, args=(seat, name, run))
+            for seat, (name, run) in zip(seats, runs.items(), strict=True)
         ]
         for thread in threads:
             thread.start()
@@ -81,8 +102,6 @@ class Worker:
             for thread in threads:
                 thread.join()
             raise
-        finally:
-            engine.close()
 
     def _opened(self, directory: Path, config: Config, program: Program | None) -> Run:
         """The run of a directory where it left off, or a new one; it takes a program that fits."""
@@ -159,5 +178,5 @@ def _with_engine(config: Config) -> Config:
 
 def _quick_alone(program: Program | None) -> bool:
     """Plain methods: a chunk of one run takes a shorter way than one of several runs, so that
-    stacking costs more than it saves (``make bench-seeds``)."""
+    stacking costs more than it saves (``make bench-seeds``); they take turns instead."""
     return program is not None and compiled_for(program).plain

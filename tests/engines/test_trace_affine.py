@@ -123,3 +123,81 @@ def test_rates_that_depend_on_the_gradient_stay_where_they_are() -> None:
 
     replay = check(step, [start(task)], [], batches(torch.float64), rate=None)
     assert "assemble" in replay.source
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shared", [True, False])  # whether all clients started at one model
+def test_pulls_that_are_affine_in_theta_are_a_factor_and_one_addition(
+    dtype: torch.dtype, shared: bool
+) -> None:
+    task = linear(dtype)
+    g, theta = vmap(gradient(task)), start(task)
+    anchor = task.initial(3).theta if shared else start(task) + 0.5
+    dual, variate = torch.randn_like(theta), torch.randn_like(theta)
+
+    def step(carry: list[Tensor], fixed: list[Tensor], batch: list[Tensor]) -> list[Tensor]:
+        pull = 0.1 * (carry[0] - fixed[1]) - fixed[2] + 2.0 * (fixed[3] - fixed[2])
+        return [carry[0] - fixed[0] * (g(carry[0], *batch) + pull)]
+
+    replay = check(step, [theta], [rate(dtype), anchor, dual, variate], batches(dtype))
+    body = [line for line in replay.source.splitlines() if line.startswith(" " * 12)]
+    assert LONG in replay.source and sum("add_(" in line for line in body) == 2  # and scatter_add_
+    assert sum(", beta=" in line for line in body) == 1
+
+
+def test_a_pull_that_is_made_of_the_batch_is_left_alone() -> None:
+    task = linear(torch.float64)
+    g = vmap(gradient(task))
+
+    def step(carry: list[Tensor], fixed: list[Tensor], batch: list[Tensor]) -> list[Tensor]:
+        mean = batch[0].mean(dim=(1, 2))[:, None]
+        return [carry[0] - fixed[0] * (g(carry[0], *batch) + mean * torch.ones_like(carry[0]))]
+
+    check(step, [start(task)], [rate(torch.float64)], batches(torch.float64))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("model", [linear, mlp])
+def test_a_rate_that_all_clients_share_is_a_number(
+    dtype: torch.dtype, model: type[ModuleTask]
+) -> None:
+    task = model(dtype)
+    g = vmap(gradient(task))
+
+    def step(carry: list[Tensor], fixed: list[Tensor], batch: list[Tensor]) -> list[Tensor]:
+        theta, rates, total = carry
+        return [theta - rates[:, None] * g(theta, *batch), rates, total + rates]
+
+    shared = torch.tensor(0.3, dtype=dtype).expand(CLIENTS)
+    carry = [start(task), shared, torch.zeros(CLIENTS, dtype=dtype)]
+    replay = check(step, carry, [], batches(dtype), rate=None)
+    alone = descent(task)
+    plain = check(alone, [start(task)], [rate(dtype)], batches(dtype))
+    assert replay.script is not None and plain.script is not None
+    assert _steps(replay.script.source) == _steps(plain.script.source)
+
+
+def _steps(source: str) -> int:
+    """Calls of operators in the loop over steps."""
+    return sum(line.startswith(" " * 12) and "_(" in line for line in source.splitlines())
+
+
+def test_a_sum_of_what_does_not_change_is_taken_after_all_steps() -> None:
+    task, torch_batches = linear(torch.float64), batches(torch.float64)
+    g = vmap(gradient(task))
+
+    def step(carry: list[Tensor], fixed: list[Tensor], batch: list[Tensor]) -> list[Tensor]:
+        theta, rates, total = carry
+        return [theta - rates[:, None] * g(theta, *batch), rates, total + rates]
+
+    rates = torch.rand(CLIENTS, dtype=torch.float64)
+    carry = [start(task), rates, torch.ones_like(rates)]
+    replay = compile_step(step, carry, [], torch_batches[0], rate=None)
+    x = torch.stack([b[0] for b in torch_batches])
+    rows = torch.arange(x.shape[0] * x.shape[1] * x.shape[2]).view(len(x), -1)
+    labels = torch.stack([b[1] for b in torch_batches])
+    with torch.inference_mode():
+        steps = Steps(x.flatten(0, 2), rows, [labels], list(x.shape[1:]), 2)
+        replay.all_steps(carry, [], steps, 0.0)
+    assert torch.allclose(carry[2], 1 + len(torch_batches) * rates, rtol=1e-14)
+    assert torch.equal(carry[1], rates)

@@ -51,6 +51,15 @@ def test_a_run_is_what_it_would_be_alone(swept: Any, tmp_path: Path) -> None:
     assert told["seed1"][0] == 5  # the stopped run went on, it did not begin anew
 
 
+def test_seeds_of_a_plain_method_take_turns_and_are_what_they_are_alone(tmp_path: Path) -> None:
+    plain = {f"seed{k}": from_mapping(stateful(seed=k, method="fedavg")) for k in (0, 1, 2)}
+    outcomes = play_all(plain, tmp_path / "swept")
+    assert {o.status for o in outcomes.values()} == {"finished"}
+    for name, config in plain.items():
+        Run.create(tmp_path / name, config).play()
+        assert content(tmp_path / "swept" / name) == content(tmp_path / name)
+
+
 def test_an_error_is_told_and_leaves_nothing_behind(swept: Any) -> None:
     root, outcomes, _ = swept
     assert "participation: 50 members" in outcomes["wrong"].text
