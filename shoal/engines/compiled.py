@@ -7,11 +7,13 @@ from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.func import vmap
 
 from shoal import tree
-from shoal.engines.trace import Replay, compile_step, record
+from shoal.engines.numbers import known
+from shoal.engines.trace import Replay, Untraceable, compile_step, record
 from shoal.local import Carry, Ended, Given, Local, Program
 from shoal.tree import Tree
 from shoal.types import Batch, Work
@@ -33,7 +35,8 @@ class Compiled:
     Functions see ``[C, ...]`` tensors either way; unstacked, C is 1 and the axis is dropped inside.
     """
 
-    def __init__(self, program: Program, stacked: bool) -> None:
+    def __init__(self, program: Program, stacked: bool, twin: Compiled | None = None) -> None:
+        """``twin``: of a program that is the same but for what goes up; they share traces."""
         self.program = program
         self.stacked = stacked
         self.plain_end = not (program.fillers("client_end") or program.fillers("upload"))
@@ -46,9 +49,13 @@ class Compiled:
             and not (watches or looks or program.noisy or program.keeps_memory)
         )
         self.factored: bool | None = None  # whether run_factored is right; None until it was tried
+        self._any_epoch = stacked  # whether one trace of an epoch's end serves all epochs
         self._steps: dict[Any, tuple[tuple[str, ...], dict[Any, Replay]]] = {}
         self._functions: dict[Any, tuple[tuple[str, ...], dict[Any, Any]]] = {}
         self._tracing = Lock()
+        if twin is not None:
+            self._steps, self._functions = twin._steps, twin._functions
+            self._tracing = twin._tracing
         self._seen: Counter[Any] = Counter()  # shapes of whole data sets, how often they came
 
     # ---- once a round or an epoch ----
@@ -72,14 +79,28 @@ class Compiled:
     def epoch_end(
         self, given: Given, start: Tensor, carry: Carry, rate: Tensor, local: Local, clock: Clock
     ) -> tuple[Carry, Tensor]:
-        def mapped(given: Given, start: Tensor, carry: Carry, rate: Tensor, local: Local) -> Tree:
+        def mapped(
+            given: Given, start: Tensor, carry: Carry, rate: Tensor, epoch: Tensor, local: Local
+        ) -> Tree:
+            then = clock.at_any_epoch(epoch) if self._any_epoch else clock
             one: Callable[..., Tree] = lambda g, s, c, loc: self.program.epoch_end(  # noqa: E731
-                g, s, c, rate, loc, clock
+                g, s, c, rate, loc, then
             )
             dims = (_given_axes(given), 0 if start.dim() == 2 else None, 0, _local_axes(local))
-            return vmap(one, in_dims=dims)(given, start, carry, local)
+            moved, stop = vmap(one, in_dims=dims)(given, start, carry, local)
+            if [t.dtype for t in tree.leaves(moved)] != [t.dtype for t in tree.leaves(carry)]:
+                raise TypeError("it changes the type of a client's state")
+            return moved, stop
 
-        moved, stop = self._run("epoch_end", mapped, (given, start, carry, rate, local), clock)
+        (epoch,) = clock.key(("epoch",))
+        arguments = (given, start, carry, rate, known(epoch, torch.float64), local)
+        try:
+            moved, stop = self._run("epoch_end", mapped, arguments, clock)
+        except Untraceable:
+            if not self._any_epoch:
+                raise
+            self._any_epoch = False  # a part decides something by the epoch: each has its trace
+            moved, stop = self._run("epoch_end", mapped, arguments, clock)
         # what did not change is in memory of its own already
         pairs = zip(tree.leaves(moved), tree.leaves(carry), strict=True)
         return tree.rebuild(moved, [new if new is old else new.clone() for new, old in pairs]), stop
@@ -107,7 +128,8 @@ class Compiled:
             dims = (_given_axes(given), 0 if start.dim() == 2 else None, 0, 0, _local_axes(local))
             return vmap(one, in_dims=dims)(given, start, carry, work, local)
 
-        ended: Ended = self._run("end", mapped, (given, start, carry, work, rate, local), clock)
+        kind = "end" if self.program.uploads else "end, nothing sent"
+        ended: Ended = self._run(kind, mapped, (given, start, carry, work, rate, local), clock)
         return ended
 
     def _run(
@@ -118,8 +140,8 @@ class Compiled:
         shape = (kind, *[(t.shape, t.dtype) for t in flat])
         if shape not in self._functions and self._rare(shape, arguments[-1]):
             return mapped(*arguments)
-        names, known = self._functions.get(shape, ((), {}))
-        if clock.key(names) not in known:
+        names, traces = self._functions.get(shape, ((), {}))
+        if clock.key(names) not in traces:
             found: list[Tree] = []
 
             def flattened(*tensors: Tensor) -> list[Tensor]:
@@ -128,16 +150,16 @@ class Compiled:
                 return tree.leaves(result)
 
             replay = record(flattened, flat)
-            names, known = _with(names, known, clock, (replay, found[-1]))
-            self._functions[shape] = (names, known)
-        replay, like = known[clock.key(names)]
+            names, traces = _with(names, traces, clock, (replay, found[-1]))
+            self._functions[shape] = (names, traces)
+        replay, like = traces[clock.key(names)]
         return tree.rebuild(like, replay(*flat))
 
     def _rare(self, shape: Any, local: Local) -> bool:
         """Whether this is about whole data sets, padded to the chunk's largest client, of a size
         that did not come often enough yet: many a one never comes again."""
-        if local.train is None and local.validation is None:
-            return False
+        if self.stacked or (local.train is None and local.validation is None):
+            return False  # stacks are padded to few lengths
         if len(self._seen) >= MOST_SEEN:
             self._seen.clear()
         self._seen[shape] += 1
@@ -166,20 +188,20 @@ class Compiled:
             flat, moving = [t[0] for t in flat], [t[0] for t in moving]
             fixed = [rate, *tree.leaves((_first_client(given), _first_row(start)))]
         shape = tuple((t.shape, _strides(t), t.dtype) for t in (*flat, *moving))
-        names, known = self._steps.get(shape, ((), {}))
-        if clock.key(names) not in known:
+        names, traces = self._steps.get(shape, ((), {}))
+        if clock.key(names) not in traces:
             with self._tracing:  # two threads that need the same trace make it once
-                names, known = self._steps.get(shape, ((), {}))
-                if clock.key(names) not in known:
+                names, traces = self._steps.get(shape, ((), {}))
+                if clock.key(names) not in traces:
                     real_batch = real()
                     moving = tree.leaves((real_batch, noise))
                     moving = moving if self.stacked else [t[0] for t in moving]
                     replay = self._compile(
                         given, start, carry, real_batch, noise, clock, flat, fixed, moving
                     )
-                    names, known = _with(names, known, clock, replay)
-                    self._steps[shape] = (names, known)
-        return known[clock.key(names)], flat, fixed
+                    names, traces = _with(names, traces, clock, replay)
+                    self._steps[shape] = (names, traces)
+        return traces[clock.key(names)], flat, fixed
 
     def _compile(
         self,
@@ -213,16 +235,19 @@ class Compiled:
 
 
 def _with(
-    names: tuple[str, ...], known: dict[Any, Any], clock: Clock, made: Any
+    names: tuple[str, ...], traces: dict[Any, Any], clock: Clock, made: Any
 ) -> tuple[tuple[str, ...], dict[Any, Any]]:
     """What was made for this moment beside the others; moments are told apart by what was read."""
     more = tuple(sorted({*names, *clock.read}))
-    kept = known if more == names else {}
+    kept = traces if more == names else {}
     return more, {**kept, clock.key(more): made}
 
 
 def _strides(tensor: Tensor) -> tuple[int, ...]:
-    """Strides that mean something: that of an axis of length 1 is whatever it was cut from."""
+    """Strides that mean something: that of an axis of length 1 is whatever it was cut from, and
+    without elements there is nothing to step over."""
+    if not tensor.numel():
+        return ()
     if 1 not in tensor.shape:
         return tensor.stride()
     pairs = zip(tensor.shape, tensor.stride(), strict=True)

@@ -30,12 +30,12 @@ def stacked_whole(data: Sequence[ClientData]) -> Batch:
 
 
 def longer(size: int) -> int:
-    """The next of four lengths an octave.
+    """The next of two lengths an octave.
 
     >>> [longer(n) for n in (5, 9, 17, 100, 129)]
-    [5, 10, 20, 112, 160]
+    [6, 12, 24, 128, 192]
     """
-    step = 1 << max(0, size.bit_length() - 3)
+    step = 1 << max(0, size.bit_length() - 2)
     return -(-size // step) * step
 
 
