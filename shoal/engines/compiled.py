@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from threading import Lock
 from typing import Any
 
@@ -71,9 +71,9 @@ class Compiled:
 
         def mapped(given: Given, rate: Tensor, local: Local) -> Tree:
             one: Callable[..., Tree] = lambda g, loc: program.start(g, rate, loc, clock)  # noqa: E731
-            return vmap(one, in_dims=(_given_axes(given), _local_axes(local)))(given, local)
+            return vmap(one, in_dims=(given_axes(given), local_axes(local)))(given, local)
 
-        start, carry = self._run("start", mapped, (given, rate, local), clock)
+        start, carry = self.run("start", mapped, (given, rate, local), clock)
         return start.clone(), tree.clone(carry)
 
     def epoch_end(
@@ -86,7 +86,7 @@ class Compiled:
             one: Callable[..., Tree] = lambda g, s, c, loc: self.program.epoch_end(  # noqa: E731
                 g, s, c, rate, loc, then
             )
-            dims = (_given_axes(given), 0 if start.dim() == 2 else None, 0, _local_axes(local))
+            dims = (given_axes(given), 0 if start.dim() == 2 else None, 0, local_axes(local))
             moved, stop = vmap(one, in_dims=dims)(given, start, carry, local)
             if [t.dtype for t in tree.leaves(moved)] != [t.dtype for t in tree.leaves(carry)]:
                 raise TypeError("it changes the type of a client's state")
@@ -95,12 +95,12 @@ class Compiled:
         (epoch,) = clock.key(("epoch",))
         arguments = (given, start, carry, rate, known(epoch, torch.float64), local)
         try:
-            moved, stop = self._run("epoch_end", mapped, arguments, clock)
+            moved, stop = self.run("epoch_end", mapped, arguments, clock)
         except Untraceable:
             if not self._any_epoch:
                 raise
             self._any_epoch = False  # a part decides something by the epoch: each has its trace
-            moved, stop = self._run("epoch_end", mapped, arguments, clock)
+            moved, stop = self.run("epoch_end", mapped, arguments, clock)
         # what did not change is in memory of its own already
         pairs = zip(tree.leaves(moved), tree.leaves(carry), strict=True)
         return tree.rebuild(moved, [new if new is old else new.clone() for new, old in pairs]), stop
@@ -125,17 +125,18 @@ class Compiled:
             one: Callable[..., Tree] = lambda g, s, c, w, loc: self.program.end(  # noqa: E731
                 g, s, c, w, rate, loc, clock
             )
-            dims = (_given_axes(given), 0 if start.dim() == 2 else None, 0, 0, _local_axes(local))
+            dims = (given_axes(given), 0 if start.dim() == 2 else None, 0, 0, local_axes(local))
             return vmap(one, in_dims=dims)(given, start, carry, work, local)
 
         kind = "end" if self.program.uploads else "end, nothing sent"
-        ended: Ended = self._run(kind, mapped, (given, start, carry, work, rate, local), clock)
+        ended: Ended = self.run(kind, mapped, (given, start, carry, work, rate, local), clock)
         return ended
 
-    def _run(
-        self, kind: str, mapped: Callable[..., Tree], arguments: tuple[Tree, ...], clock: Clock
+    def run(
+        self, kind: Hashable, mapped: Callable[..., Tree], arguments: tuple[Tree, ...], clock: Clock
     ) -> Tree:
-        """``mapped(*arguments)``, recorded for shapes that come again."""
+        """``mapped(*arguments)``, the last of which is a ``Local``, recorded for shapes that come
+        again; ``kind`` says what it is."""
         flat = tree.leaves(arguments)
         shape = (kind, *[(t.shape, t.dtype) for t in flat])
         if shape not in self._functions and self._rare(shape, arguments[-1]):
@@ -227,7 +228,7 @@ class Compiled:
             b, n = tree.rebuild((batch, noise), moved)
             if not self.stacked:
                 return tree.leaves(one(g, s, c, b, n, held[0]))
-            dims = (_given_axes(g), 0 if s.dim() == 2 else None, 0, _axes(b), 0, None)
+            dims = (given_axes(g), 0 if s.dim() == 2 else None, 0, _axes(b), 0, None)
             return tree.leaves(vmap(one, in_dims=dims)(g, s, c, b, n, held[0]))
 
         rate_index = None if program.fillers("rate") else 0
@@ -262,11 +263,11 @@ def _axes(batch: Batch | None) -> Batch | None:
     return axes
 
 
-def _given_axes(given: Given) -> Given:
+def given_axes(given: Given) -> Given:
     return _EACH if given.received.dim() == 2 else _SHARED
 
 
-def _local_axes(local: Local) -> Any:
+def local_axes(local: Local) -> Any:
     return Local(_axes(local.train), _axes(local.validation))
 
 
