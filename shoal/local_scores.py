@@ -20,7 +20,7 @@ from shoal.metrics.rows import evaluate_own
 from shoal.metrics.spread import spread
 from shoal.orders import make_order
 from shoal.reach import server_view
-from shoal.scores import own_rows, served
+from shoal.scores import own_rows, served_each
 from shoal.types import Job, Model
 from shoal.worlds.base import Moment
 from shoal.worlds.spans import spread as evenly
@@ -49,7 +49,7 @@ def local_scores(
     trial = federation.snapshot()
     members = evenly(moment.members, most)
     data = [own_rows(settings, client, moment.round) for client in members]
-    before = [served(trial, settings, moment, client, engine) for client in members]
+    before = served_each(trial, settings, moment, members, engine)
     after = _trained(trial, replace(settings, program=program), moment, engine, members, before)
     received = evaluate_own(settings.task, before, data)
     own = evaluate_own(settings.task, after, data)
@@ -85,7 +85,7 @@ def _trained(
                     kept = tree.clone(tree.row(results.memories, row))
                     federation.store.put(client, k, kept)
     if personal:
-        return [served(federation, settings, moment, client, engine) for client in members]
+        return served_each(federation, settings, moment, members, engine)
     return [found[client] for client in members]
 
 

@@ -19,6 +19,13 @@ def question(function: _F) -> _F:
     return function
 
 
+def weighs_rows(function: _F) -> _F:
+    """Marks a question that sees a client's rows through their weights alone, does not descend, and
+    whose answer is tensors: many clients, padded to one length, can then be asked at once."""
+    function.weighs_rows = True  # type: ignore[attr-defined]
+    return function
+
+
 def trains(part: Callable[..., Part]) -> Callable[[_F], _F]:
     """Marks a question whose answer is what ``part`` uploads after plain local training.
 

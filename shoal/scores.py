@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from shoal.asked_ahead import AskedAhead
 from shoal.engines.base import Engine
 from shoal.engines.loop import Loop
-from shoal.federation import Federation, Settings
+from shoal.federation import Federation, Settings, part_view
 from shoal.metrics.evaluate import Scores, mean_scores, pooled_scores
 from shoal.metrics.named import measured
 from shoal.metrics.rows import evaluate_each, evaluate_own, evaluate_sets, row_scores
 from shoal.metrics.spread import spread
-from shoal.reach import server_view
+from shoal.reach import Reach
 from shoal.types import ClientData, Model
 from shoal.worlds.base import Moment
 from shoal.worlds.own_tests import own_test
@@ -30,16 +31,30 @@ def served(
     engine: Engine | None = None,
 ) -> Model:
     """The model that predicts for a client (None: for nobody in particular)."""
-    model = federation.models[0]
-    part = settings.method.only("serve")
+    return served_each(federation, settings, moment, [client], engine)[0]
+
+
+def served_each(
+    federation: Federation,
+    settings: Settings,
+    moment: Moment,
+    clients: Sequence[int | None],
+    engine: Engine | None = None,
+) -> list[Model]:
+    """The model that predicts for each of some clients."""
+    model, part = federation.models[0], settings.method.only("serve")
     if part is None:
-        return model
+        return [model] * len(clients)
     index = settings.method.index(part)
-    memories = federation.store.get(client, 0) if client is not None else None
-    memory = memories[index] if memories is not None else None
-    view = server_view(federation, settings, moment, 0, index, engine or Loop())
-    found = part.serve(view, client, memory)
-    return found if isinstance(found, Model) else Model(found, model.stats)
+    members = tuple([client for client in clients if client is not None])
+    reach = Reach(federation, settings, moment, engine or Loop(), 0, index)
+    view = part_view(federation, settings, moment, 0, index, (), AskedAhead(reach, members))
+    out = []
+    for client in clients:
+        memories = federation.store.get(client, 0) if client is not None else None
+        found = part.serve(view, client, memories[index] if memories is not None else None)
+        out.append(found if isinstance(found, Model) else Model(found, model.stats))
+    return out
 
 
 def scored(
@@ -125,7 +140,7 @@ def _of_members(
         own = []
         for begin in range(0, len(members), BLOCK):
             some = slice(begin, begin + BLOCK)
-            models = [served(federation, settings, moment, c, engine) for c in members[some]]
+            models = served_each(federation, settings, moment, members[some], engine)
             own += evaluate_own(settings.task, models, data[some])
     record: dict[str, Any] = {"personalised": _spread(own)}
     record["by_member"] = {c: s.accuracy for c, s in zip(members, own, strict=True)}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from torch import Tensor
 
@@ -30,10 +31,20 @@ class Clock:
             "epochs": epochs,
         }
         self.read: set[str] = set()
+        self._any_epoch: Tensor | None = None
 
     def value(self, name: str) -> int:
+        if name == "epoch" and self._any_epoch is not None:
+            return cast(int, self._any_epoch)
         self.read.add(name)
         return self._values[name]
+
+    def at_any_epoch(self, epoch: Tensor) -> Clock:
+        """This moment with the epoch as a tensor, to calculate with and not to decide by: what is
+        traced then holds in every epoch. Other reads count as reads of this clock."""
+        other = copy(self)
+        other._any_epoch = epoch
+        return other
 
     def key(self, names: Sequence[str]) -> tuple[int, ...]:
         """The values of ``names``, without counting as a read."""

@@ -14,8 +14,9 @@ from shoal import tree
 from shoal.engines.base import Results
 from shoal.engines.batches import batch_rows
 from shoal.engines.chunk import Chunk
-from shoal.engines.compiled import Compiled
+from shoal.engines.compiled import Compiled, rows_of
 from shoal.engines.numbers import known
+from shoal.engines.spare_rows import filled, rows_for, sizes_for
 from shoal.local import Given, Local
 from shoal.tree import Tree
 from shoal.types import Work
@@ -29,17 +30,28 @@ class Done(NamedTuple):
 
 
 class Active:
-    """Clients of a chunk that have not stopped, and what they did so far."""
+    """Clients of a chunk that have not stopped, and what they did so far.
+
+    Tensors may have spare rows behind those of the clients.
+    """
 
     def __init__(self, compiled: Compiled, chunk: Chunk, rate: Tensor) -> None:
         self.chunk, self.largest = chunk, len(chunk.seats)
+        self.sizes = sizes_for(compiled, chunk)
         self.where = list(range(self.largest))  # in the chunk as it began
         self.given: Given = chunk.given()
         self.local: Local = chunk.local()
+        if rows_for(self.largest, self.sizes) > self.largest:
+            self._pick_given(filled(self.where, rows_for(self.largest, self.sizes)))
         clock = chunk.order.clock(0)
         self.start, self.carry = compiled.start(self.given, rate, self.local, clock)
         self.steps, self.samples = [0] * self.largest, [0] * self.largest
         self.rate_total = [0.0] * self.largest
+
+    @property
+    def rows(self) -> int:
+        """Of the tensors."""
+        return self.carry.x.shape[0]
 
     def count(self, steps: list[int], rate: float) -> None:
         """Write down an epoch's steps at a rate."""
@@ -60,23 +72,31 @@ class Active:
 
     def select(self, keep: list[int]) -> None:
         """Go on with these clients only."""
-        index = torch.tensor(keep)
-        pick: Callable[[Tree], Tree] = lambda t: tree.apply(lambda x: x.index_select(0, index), t)  # noqa: E731
+        index = filled(keep, rows_for(len(keep), self.sizes))
         chunk = self.chunk
         # running order is kept, since those with more steps stay in front
         self.chunk = Chunk.of(chunk.orders, [chunk.seats[i] for i in keep])
-        if self.given.received.dim() == 2:
-            self.given = pick(self.given)
-        else:
-            memories = pick(self.given.memories)
-            self.given = self.given._replace(n=pick(self.given.n), memories=memories)
-        self.local = Local(*(None if b is None else pick(b) for b in self.local))
-        self.start = pick(self.start) if self.start.dim() == 2 else self.start
-        self.carry = pick(self.carry)
+        self._pick_given(index)
+        self.start = _picked(self.start, index) if self.start.dim() == 2 else self.start
+        self.carry = _picked(self.carry, index)
         self.where = [self.where[i] for i in keep]
         self.steps = [self.steps[i] for i in keep]
         self.samples = [self.samples[i] for i in keep]
         self.rate_total = [self.rate_total[i] for i in keep]
+
+    def _pick_given(self, index: Tensor) -> None:
+        """Rows of what is held fixed over the round."""
+        given = self.given
+        if given.received.dim() == 2:
+            self.given = _picked(given, index)
+        else:
+            memories = _picked(given.memories, index)
+            self.given = given._replace(n=_picked(given.n, index), memories=memories)
+        self.local = Local(*(None if b is None else _picked(b, index) for b in self.local))
+
+
+def _picked(value: Tree, index: Tensor) -> Tree:
+    return tree.apply(lambda leaf: leaf.index_select(0, index), value)
 
 
 def finish(compiled: Compiled, active: Active, over: list[int], epoch: int, rate: Tensor) -> Done:
@@ -89,6 +109,8 @@ def finish(compiled: Compiled, active: Active, over: list[int], epoch: int, rate
     work = _work(compiled, done, epoch)
     ended = compiled.end(done.given, done.start, done.carry, work, rate, done.local, clock)
     members = [s.member for s in done.chunk.seats]
+    if done.rows > len(members):
+        ended = rows_of(ended, 0, len(members))
     norms = torch.linalg.vector_norm(ended.delta, dim=1).tolist()
     results = Results(
         tuple([m.client for m in members]),
@@ -109,8 +131,9 @@ def _work(compiled: Compiled, done: Active, epoch: int) -> Work | None:
     """The measured work, where something asks for it."""
     if compiled.plain_end:
         return None
-    kind = done.carry.x.dtype
-    number: Callable[[Sequence[float]], Tensor] = lambda v: known(tuple(v), kind)  # noqa: E731
+    kind, spare = done.carry.x.dtype, done.rows - len(done.steps)
+    number: Callable[[Sequence[float]], Tensor]
+    number = lambda v: known((*v, *[v[-1]] * spare), kind)  # noqa: E731
     rated = bool(compiled.program.fillers("rate"))
     total = done.carry.rate_sum if rated else number(done.rate_total)
     epochs = number([epoch + 1] * len(done.steps))

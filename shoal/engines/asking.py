@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from shoal import tree
+from shoal.engines.asking_together import answers_together
 from shoal.engines.base import Member, Order
 from shoal.engines.batches import epoch_batches
 from shoal.engines.compiled import Compiled
@@ -32,12 +33,14 @@ class Asker:
     def __init__(self, program: Program) -> None:
         plain = Program(Method("plain", ()), program.task, Sgd())
         self._compiled = Compiled(plain, stacked=False)
+        self._stacked = Compiled(program, program.task.stackable)
         self._task = program.task
         self._walking: Program | None = None
 
     def ask(self, order: Order, question: Callable[..., Tree], payload: Tree) -> list[Tree]:
         """Everybody's answer; raises Untraceable."""
-        return [
+        found = answers_together(self._stacked, order, question, payload)
+        return found or [
             question(question_view(order, m, question, self._descend(order, m)), payload)
             for m in order.members
         ]

@@ -102,22 +102,7 @@ class Chunk:
 
     def given(self) -> Given:
         """Memories stacked over clients; what all clients share is not."""
-        order, theta = self.order, self.order.model.theta
-        counts = known(tuple([s.member.train.count for s in self.seats]), theta.dtype)
-        memories: tuple[Tree, ...] = ((),) * len(order.program.method.parts)
-        if order.program.keeps_memory:
-            found = [_memories(self.orders[s.owner], s.member) for s in self.seats]
-            memories = tree.stack(found)
-        if len(self.orders) == 1:
-            shared = (theta, order.initial, order.model.stats, order.sent)
-        else:
-            shared = tree.stack(
-                [(o.model.theta, o.initial, o.model.stats, o.sent) for o in self.orders]
-            )
-            owners = torch.tensor([s.owner for s in self.seats])
-            shared = tree.apply(lambda leaf: leaf.index_select(0, owners), shared)
-        received, initial, stats, sent = shared
-        return Given(received, initial, stats, counts, memories, sent)
+        return given_to(self.orders, self.seats)
 
     def local(self) -> Local:
         """All data of every client, padded, as far as the method asks to see it."""
@@ -235,6 +220,24 @@ class Chunk:
         back = torch.empty(len(order_of_rows), dtype=torch.long)
         back[torch.tensor(order_of_rows)] = torch.arange(len(order_of_rows))
         return torch.cat(found).index_select(0, back)
+
+
+def given_to(orders: Sequence[Order], seats: Sequence[Seat]) -> Given:
+    """What clients hold fixed over a round: memories stacked, and what an order gives too if there
+    are several."""
+    order, theta = orders[0], orders[0].model.theta
+    counts = known(tuple([s.member.train.count for s in seats]), theta.dtype)
+    memories: tuple[Tree, ...] = ((),) * len(order.program.method.parts)
+    if order.program.keeps_memory:
+        memories = tree.stack([_memories(orders[s.owner], s.member) for s in seats])
+    if len(orders) == 1:
+        shared = (theta, order.initial, order.model.stats, order.sent)
+    else:
+        shared = tree.stack([(o.model.theta, o.initial, o.model.stats, o.sent) for o in orders])
+        owners = torch.tensor([s.owner for s in seats])
+        shared = tree.apply(lambda leaf: leaf.index_select(0, owners), shared)
+    received, initial, stats, sent = shared
+    return Given(received, initial, stats, counts, memories, sent)
 
 
 def _widened(positions: Tensor, width: int) -> Tensor:

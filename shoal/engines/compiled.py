@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from threading import Lock
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.func import vmap
 
 from shoal import tree
 from shoal.engines.functions import Functions, with_moment
-from shoal.engines.trace import Replay, compile_step
+from shoal.engines.numbers import known
+from shoal.engines.trace import Replay, Untraceable, compile_step
 from shoal.local import Carry, Ended, Given, Local, Program
 from shoal.tree import Tree
 from shoal.types import Batch, Work
@@ -28,7 +30,8 @@ class Compiled:
     Functions see ``[C, ...]`` tensors either way; unstacked, C is 1 and the axis is dropped inside.
     """
 
-    def __init__(self, program: Program, stacked: bool) -> None:
+    def __init__(self, program: Program, stacked: bool, twin: Compiled | None = None) -> None:
+        """``twin``: of a program that is the same but for what goes up; they share traces."""
         self.program = program
         self.stacked = stacked
         self.plain_end = not (program.fillers("client_end") or program.fillers("upload"))
@@ -41,9 +44,13 @@ class Compiled:
             and not (watches or looks or program.noisy or program.keeps_memory)
         )
         self.factored: bool | None = None  # whether run_factored is right; None until it was tried
+        self._any_epoch = stacked  # whether one trace of an epoch's end serves all epochs
         self._steps: dict[Any, tuple[tuple[str, ...], dict[Any, Replay]]] = {}
-        self._functions = Functions()
+        self._functions = Functions(few_shapes=stacked)  # stacks are padded to few lengths
         self._tracing = Lock()
+        if twin is not None:
+            self._steps, self._functions = twin._steps, twin._functions
+            self._tracing = twin._tracing
 
     # ---- once a round or an epoch ----
     def start(self, given: Given, rate: Tensor, local: Local, clock: Clock) -> tuple[Tensor, Carry]:
@@ -58,9 +65,9 @@ class Compiled:
 
         def mapped(given: Given, rate: Tensor, local: Local) -> Tree:
             one: Callable[..., Tree] = lambda g, loc: program.start(g, rate, loc, clock)  # noqa: E731
-            return vmap(one, in_dims=(_given_axes(given), _local_axes(local)))(given, local)
+            return vmap(one, in_dims=(given_axes(given), local_axes(local)))(given, local)
 
-        start, carry = self._functions.run("start", mapped, (given, rate, local), clock)
+        start, carry = self.run("start", mapped, (given, rate, local), clock)
         scratches = tuple(
             tree.clone(own) if part.fills("after_step") else own
             for part, own in zip(program.method.parts, carry.scratches, strict=True)
@@ -80,15 +87,29 @@ class Compiled:
     ) -> tuple[Carry, Tensor | None]:
         """The carry after an epoch, and who stops; None where that is nobody, ever."""
 
-        def mapped(given: Given, start: Tensor, carry: Carry, rate: Tensor, local: Local) -> Tree:
+        def mapped(
+            given: Given, start: Tensor, carry: Carry, rate: Tensor, epoch: Tensor, local: Local
+        ) -> Tree:
+            then = clock.at_any_epoch(epoch) if self._any_epoch else clock
             one: Callable[..., Tree] = lambda g, s, c, loc: self.program.epoch_end(  # noqa: E731
-                g, s, c, rate, loc, clock
+                g, s, c, rate, loc, then
             )
-            dims = (_given_axes(given), 0 if start.dim() == 2 else None, 0, _local_axes(local))
-            return vmap(one, in_dims=dims)(given, start, carry, local)
+            dims = (given_axes(given), 0 if start.dim() == 2 else None, 0, local_axes(local))
+            moved, stop = vmap(one, in_dims=dims)(given, start, carry, local)
+            kinds = [[t.dtype for t in tree.leaves(state)] for state in (moved, carry)]
+            if self._any_epoch and kinds[0] != kinds[1]:
+                raise TypeError("it changes the type of a client's state")
+            return moved, stop
 
-        arguments = (given, start, carry, rate, local)
-        found = self._functions.moved("epoch_end", mapped, arguments, clock, carry)
+        (epoch,) = clock.key(("epoch",))
+        arguments = (given, start, carry, rate, known(epoch, torch.float64), local)
+        try:
+            found = self._functions.moved("epoch_end", mapped, arguments, clock, carry)
+        except Untraceable:
+            if not self._any_epoch:
+                raise
+            self._any_epoch = False  # a part decides something by the epoch: each has its trace
+            found = self._functions.moved("epoch_end", mapped, arguments, clock, carry)
         if found is None:
             return carry, None
         moved, stop = found
@@ -116,13 +137,19 @@ class Compiled:
             one: Callable[..., Tree] = lambda g, s, c, w, loc: self.program.end(  # noqa: E731
                 g, s, c, w, rate, loc, clock
             )
-            dims = (_given_axes(given), 0 if start.dim() == 2 else None, 0, 0, _local_axes(local))
+            dims = (given_axes(given), 0 if start.dim() == 2 else None, 0, 0, local_axes(local))
             return vmap(one, in_dims=dims)(given, start, carry, work, local)
 
-        ended: Ended = self._functions.run(
-            "end", mapped, (given, start, carry, work, rate, local), clock
-        )
+        kind = "end" if self.program.uploads else "end, nothing sent"
+        ended: Ended = self.run(kind, mapped, (given, start, carry, work, rate, local), clock)
         return ended
+
+    def run(
+        self, kind: Hashable, mapped: Callable[..., Tree], arguments: tuple[Tree, ...], clock: Clock
+    ) -> Tree:
+        """``mapped(*arguments)``, the last of which is a ``Local``, recorded for shapes that come
+        again; ``kind`` says what it is."""
+        return self._functions.run(kind, mapped, arguments, clock)
 
     # ---- the step ----
     def step(
@@ -146,22 +173,23 @@ class Compiled:
         if not self.stacked:
             flat, moving = [t[0] for t in flat], [t[0] for t in moving]
             fixed = [rate, *tree.leaves((_first_client(given), _first_row(start)))]
-        sent = given.received.dim()  # to everybody alike, or to each
-        shape = (sent, *((t.shape, _strides(t), t.dtype) for t in (*flat, *moving)))
-        names, known = self._steps.get(shape, ((), {}))
-        if clock.key(names) not in known:
+        # what is sent and where clients start may be everybody's, or each one's own
+        axes = (given.received.dim(), start.dim())
+        shape = (axes, *((t.shape, _strides(t), t.dtype) for t in (*flat, *moving)))
+        names, traces = self._steps.get(shape, ((), {}))
+        if clock.key(names) not in traces:
             with self._tracing:  # two threads that need the same trace make it once
-                names, known = self._steps.get(shape, ((), {}))
-                if clock.key(names) not in known:
+                names, traces = self._steps.get(shape, ((), {}))
+                if clock.key(names) not in traces:
                     real_batch = real()
                     moving = tree.leaves((real_batch, noise))
                     moving = moving if self.stacked else [t[0] for t in moving]
                     replay = self._compile(
                         given, start, carry, real_batch, noise, clock, flat, fixed, moving
                     )
-                    names, known = with_moment(names, known, clock, replay)
-                    self._steps[shape] = (names, known)
-        return known[clock.key(names)], flat, fixed
+                    names, traces = with_moment(names, traces, clock, replay)
+                    self._steps[shape] = (names, traces)
+        return traces[clock.key(names)], flat, fixed
 
     def _compile(
         self,
@@ -187,7 +215,7 @@ class Compiled:
             b, n = tree.rebuild((batch, noise), moved)
             if not self.stacked:
                 return tree.leaves(one(g, s, c, b, n, held[0]))
-            dims = (_given_axes(g), 0 if s.dim() == 2 else None, 0, _axes(b), 0, None)
+            dims = (given_axes(g), 0 if s.dim() == 2 else None, 0, _axes(b), 0, None)
             return tree.leaves(vmap(one, in_dims=dims)(g, s, c, b, n, held[0]))
 
         rate_index = None if program.fillers("rate") else 0
@@ -195,7 +223,10 @@ class Compiled:
 
 
 def _strides(tensor: Tensor) -> tuple[int, ...]:
-    """Strides that mean something: that of an axis of length 1 is whatever it was cut from."""
+    """Strides that mean something: that of an axis of length 1 is whatever it was cut from, and
+    without elements there is nothing to step over."""
+    if not tensor.numel():
+        return ()
     if 1 not in tensor.shape:
         return tensor.stride()
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
@@ -210,11 +241,11 @@ def _axes(batch: Batch | None) -> Batch | None:
     return axes
 
 
-def _given_axes(given: Given) -> Given:
+def given_axes(given: Given) -> Given:
     return _EACH if given.received.dim() == 2 else _SHARED
 
 
-def _local_axes(local: Local) -> Any:
+def local_axes(local: Local) -> Any:
     return Local(_axes(local.train), _axes(local.validation))
 
 

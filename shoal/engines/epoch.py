@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import NamedTuple
@@ -82,6 +82,21 @@ class Epoch:
         if piece.weighted:
             rows, labels, weight = self._padded(rows, labels, weight, every, first, begin, end)
         return self._stepwise(rows, labels, weight, count)
+
+    def every_step(self, steps: Sequence[int], stack: int) -> Steps:
+        """What all steps of an epoch read, padded to ``stack`` clients; client i takes
+        ``steps[i]`` of them, and what it reads after those weighs nothing."""
+        length = batch_rows(self.order, self.counts[0])
+        width, spare = max(steps) * length, stack - len(steps)
+        limits = [min(n, own * length) for n, own in zip(self.counts, steps, strict=True)]
+        ends = torch.tensor([*limits, *[0] * spare])
+        real = (torch.arange(width)[None, :] < ends[:, None]).to(self.order.model.theta.dtype)
+        grow = (0, width - self.rows.shape[1], 0, spare)  # it may be less: then the rest is cut
+        rows = torch.nn.functional.pad(self.rows, grow)
+        labels = torch.nn.functional.pad(self.labels, (0, 0) * (self.labels.dim() - 2) + grow)
+        if self.weights is not None:
+            real = real * torch.nn.functional.pad(self.weights, grow)
+        return self._stepwise(rows, labels, real, max(steps))
 
     def _stepwise(self, rows: Tensor, labels: Tensor, weight: Tensor | None, count: int) -> Steps:
         """``[C, count * B]`` columns with the step as the first axis, ``B`` rows each."""

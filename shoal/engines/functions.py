@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -39,12 +39,14 @@ class Functions:
     """Recordings of functions of trees of tensors; the last argument is what a client sees of
     its data."""
 
-    def __init__(self) -> None:
+    def __init__(self, few_shapes: bool = False) -> None:
+        """``few_shapes``: whole data sets are padded to a few lengths, so all come again."""
+        self._few_shapes = few_shapes
         self._known: dict[Any, tuple[tuple[str, ...], dict[Any, _Function]]] = {}
         self._seen: Counter[Any] = Counter()  # shapes of whole data sets, how often they came
 
     def run(
-        self, kind: str, mapped: Callable[..., Tree], arguments: tuple[Tree, ...], clock: Clock
+        self, kind: Hashable, mapped: Callable[..., Tree], arguments: tuple[Tree, ...], clock: Clock
     ) -> Tree:
         """``mapped(*arguments)``, recorded for shapes that come again."""
         flat = tree.leaves(arguments)
@@ -53,7 +55,7 @@ class Functions:
 
     def moved(
         self,
-        kind: str,
+        kind: Hashable,
         mapped: Callable[..., Tree],
         arguments: tuple[Tree, ...],
         clock: Clock,
@@ -74,7 +76,7 @@ class Functions:
 
     def _of(
         self,
-        kind: str,
+        kind: Hashable,
         mapped: Callable[..., Tree],
         arguments: tuple[Tree, ...],
         flat: list[Tensor],
@@ -94,7 +96,7 @@ class Functions:
     def _rare(self, shape: Any, local: Local) -> bool:
         """Whether this is about whole data sets, padded to the chunk's largest client, of a size
         that did not come often enough yet: many a one never comes again."""
-        if local.train is None and local.validation is None:
+        if self._few_shapes or (local.train is None and local.validation is None):
             return False
         if len(self._seen) >= MOST_SEEN:
             self._seen.clear()

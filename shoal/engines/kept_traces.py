@@ -8,6 +8,7 @@ is equal to another if its method's parts, its model's blueprint, its loss and i
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import replace
 from threading import Lock
 
 from shoal.engines.compiled import Compiled
@@ -27,7 +28,8 @@ def compiled_for(program: Program) -> Compiled:
         return Compiled(program, program.task.stackable)
     with _lock:
         if program not in _kept:
-            _kept[program] = Compiled(program, program.task.stackable)
+            twin = _kept.get(replace(program, uploads=not program.uploads))
+            _kept[program] = Compiled(program, program.task.stackable, twin)
             while len(_kept) > MOST:
                 _kept.popitem(last=False)
         _kept.move_to_end(program)

@@ -11,7 +11,7 @@ from torch import Tensor
 from shoal import tree
 from shoal.engines.base import Member, Order, Results
 from shoal.engines.batches import epoch_batches, step_noise, whole
-from shoal.local import Carry, Local, Program
+from shoal.local import Carry, Given, Local, Program
 from shoal.tree import Tree
 from shoal.types import Work
 from shoal.view import View
@@ -102,19 +102,27 @@ def question_view(
     An engine may bring a faster ``descend`` of its own.
     """
     program, given = order.program, order.given(member)
-    part = getattr(question, "__self__", None)
-    index = program.method.index(part) if part is not None else 0
-    local = local_data(program, member, always=True)
+    local, stats = local_data(program, member, always=True), given.stats
     rate = _scalar(order.rates[0], given.received)
-    theta, stats = given.received, given.stats
-    view = program._view(given, theta, theta, stats, rate, order.clock(0), local)
 
     def plain(x: Tensor, rate_value: float, epoch: int) -> Tensor:
         for batch in epoch_batches(order, member.client, member.train, epoch):
             x = x - rate_value * program._plain_gradient(batch, stats)(x)
         return x
 
-    return replace(program._own(view, given, None, index), descend_with=descend or plain)
+    view = asked_view(order, given, local, rate, question)
+    return replace(view, descend_with=descend or plain)
+
+
+def asked_view(
+    order: Order, given: Given, local: Local, rate: Tensor, question: Callable[..., Tree]
+) -> View:
+    """The view of a client with these tensors for a question of the program's, without descent."""
+    program, theta = order.program, given.received
+    part = getattr(question, "__self__", None)
+    index = program.method.index(part) if part is not None else 0
+    view = program._view(given, theta, theta, given.stats, rate, order.clock(0), local)
+    return program._own(view, given, None, index)
 
 
 def _scalar(value: float, like: Tensor) -> Tensor:

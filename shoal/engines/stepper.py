@@ -16,8 +16,10 @@ from shoal.engines.epoch import Piece
 from shoal.engines.factored import run_factored
 from shoal.engines.numbers import known
 from shoal.engines.plain import is_plain, run_plain
+from shoal.engines.spare_rows import runs_of
 from shoal.engines.trace import Replay
 from shoal.engines.trace_script import Steps
+from shoal.local import Carry, Program
 from shoal.tree import Tree
 from shoal.types import Batch
 
@@ -44,7 +46,7 @@ def _train(compiled: Compiled, chunk: Chunk) -> list[Done]:
             active.carry, flags = compiled.epoch_end(
                 active.given, active.start, active.carry, rate, active.local, clock
             )
-            stop = stop if flags is None else flags.tolist()
+            stop = stop if flags is None else flags.tolist()[: len(stop)]
         over = list(range(len(stop)))
         if epoch + 1 < len(rates):
             over = [i for i in over if stop[i] or _capped(active, i)]
@@ -67,6 +69,10 @@ def _epoch(compiled: Compiled, active: Active, epoch: int, rate: Tensor) -> None
     chunk, order = active.chunk, active.chunk.order
     stepper = _Stepper(compiled, active, epoch, rate)
     steps = chunk.steps(active.steps)
+    if active.sizes:
+        _epoch_with_spare_rows(stepper, steps)
+        active.count(steps, order.rates[epoch])
+        return
     sizes = _sizes(active.largest) if compiled.stacked else [1]
     regular = chunk.regular(steps) if compiled.stacked or len(chunk.seats) == 1 else 0
     stepper.regular_steps(regular)
@@ -75,6 +81,34 @@ def _epoch(compiled: Compiled, active: Active, epoch: int, rate: Tensor) -> None
             for begin, end in spans(piece.end - piece.begin, sizes):
                 stepper.steps(step, count, piece, piece.begin + begin, piece.begin + end)
     active.count(steps, order.rates[epoch])
+
+
+def _epoch_with_spare_rows(stepper: _Stepper, steps: list[int]) -> None:
+    """Every run of steps in one call. Whoever is done is stepped on with the others, as far as
+    rows are not left out, and then put back to where it was."""
+    active, program = stepper.active, stepper.compiled.program
+    harmless = program.plain_steps and not active.carry.stats.numel()
+    every = stepper.shuffled.every_step(steps, active.rows)
+    leaves, kept = _stepped(program, active.carry), list[tuple[Tensor, list[Tensor]]]()
+    for run in runs_of(steps, active.sizes, harmless):
+        stepper.run(every.cut(run.first, run.end, run.rows), run.rows)
+        if run.done:
+            index = torch.tensor(run.done)
+            kept.append((index, [leaf.index_select(0, index) for leaf in leaves]))
+    for index, before in kept:
+        for leaf, rows in zip(leaves, before, strict=True):
+            leaf.index_copy_(0, index, rows)
+
+
+def _stepped(program: Program, carry: Carry) -> list[Tensor]:
+    """What steps change; the rest may be shared with others (see ``Compiled.start``)."""
+    scratches = tuple(
+        own
+        for part, own in zip(program.method.parts, carry.scratches, strict=True)
+        if part.fills("after_step")
+    )
+    rated = carry.rate_sum if program.fillers("rate") else ()
+    return tree.leaves((carry.x, carry.stats, scratches, carry.optimizer, rated))
 
 
 def _sizes(clients: int) -> list[int]:
@@ -90,6 +124,7 @@ class _Stepper:
         self.value = active.chunk.order.rates[epoch]
         self.shuffled = active.chunk.epoch(epoch)
         self.bound: dict[tuple[int, int, int], Callable[..., object]] = {}
+        self.found: dict[int, tuple[Replay, list[Tensor], list[Tensor]]] = {}
 
     def regular_steps(self, count: int) -> None:
         """Steps that all clients take with full batches: no look-ups inside the loop."""
@@ -122,6 +157,14 @@ class _Stepper:
             return
         steps = self.shuffled.stretch(piece, step, count, begin, end)
         self._all(steps, begin, end)
+
+    def run(self, steps: Steps, rows: int) -> None:
+        """Steps of the first ``rows`` rows; several runs of an epoch may have equally many."""
+        if rows not in self.found:
+            real: Callable[[], Batch] = lambda: Batch(*next(steps.batches()))  # noqa: E731
+            self.found[rows] = self._replay(0, rows, Batch(*steps.like()), (), real)
+        replay, carry, fixed = self.found[rows]
+        replay.all_steps(carry, fixed, steps, self.value)
 
     def _all(self, steps: Steps, begin: int, end: int) -> None:
         """Every step of clients ``begin..end`` in one call."""
@@ -160,7 +203,7 @@ class _Stepper:
         """The step of some clients, and the tensors to run it on."""
         active = self.active
         given, start, carry = active.given, active.start, active.carry
-        if end - begin < len(active.where):
+        if end - begin < active.rows:
             given, carry = given_rows(given, begin, end), rows_of(carry, begin, end)
             start = start[begin:end] if start.dim() == 2 else start
         clock = active.chunk.order.clock(self.epoch)

@@ -45,6 +45,12 @@ class Steps(NamedTuple):
             for i, x in enumerate(found.unbind(0), first):
                 yield [x, *(column[i] for column in columns)]
 
+    def cut(self, first: int, end: int, clients: int) -> Steps:
+        """Steps ``first..end`` of the first ``clients``."""
+        rows = self.rows[first:end, : self.rows.shape[1] // self.shape[0] * clients]
+        columns = [column[first:end, :clients] for column in self.columns]
+        return Steps(self.pool, rows, columns, [clients, *self.shape[1:]], self.many)
+
     def alone(self) -> Steps:
         """Of the only client, without an axis for it."""
         return self._replace(columns=[c[:, 0] for c in self.columns], shape=self.shape[1:])

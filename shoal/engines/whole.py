@@ -12,30 +12,31 @@ from shoal.engines.batches import whole
 from shoal.types import Batch, ClientData
 
 
-def stacked_whole(data: Sequence[ClientData]) -> Batch:
+def stacked_whole(data: Sequence[ClientData], length: int = 0) -> Batch:
     """``[C, n, ...]`` with padding weighed 0, or no weights when all clients are equally long.
 
     Where they are not, ``n`` is a little more than the longest: what is done with such batches is
     recorded for each length, and cohorts of unequal clients would have a new one in every round.
+    With a ``length`` it is that, and rows have weights whoever the clients are.
     """
     parts = [whole(d) for d in data]
     sizes = [p.x.shape[0] for p in parts]
-    if min(sizes) == max(sizes) and all(p.weight is None for p in parts):
+    if not length and min(sizes) == max(sizes) and all(p.weight is None for p in parts):
         return Batch(
             pad_sequence([p.x for p in parts], True), pad_sequence([p.y for p in parts], True)
         )
     ones = [p.x.new_ones(p.x.shape[0]) if p.weight is None else p.weight for p in parts]
     columns = [p.x for p in parts], [p.y for p in parts], ones
-    return Batch(*(_padded(column, longer(max(sizes))) for column in columns))
+    return Batch(*(_padded(column, length or longer(max(sizes))) for column in columns))
 
 
 def longer(size: int) -> int:
-    """The next of four lengths an octave.
+    """The next of two lengths an octave.
 
     >>> [longer(n) for n in (5, 9, 17, 100, 129)]
-    [5, 10, 20, 112, 160]
+    [6, 12, 24, 128, 192]
     """
-    step = 1 << max(0, size.bit_length() - 3)
+    step = 1 << max(0, size.bit_length() - 2)
     return -(-size // step) * step
 
 

@@ -70,6 +70,16 @@ class Program:
         return not filled and not (getattr(optimizer, "momentum", 1.0) or optimizer.adaptive)
 
     @cached_property
+    def plain_steps(self) -> bool:
+        """Whether a step is SGD on the base loss alone, so that rows without weight move nothing
+        (but for running statistics)."""
+        slots = ("batch", "terms", "grad", "rate", "step", "after_step")
+        filled = any(p.fills(slot) for p in self.method.parts for slot in slots)
+        optimizer = self.local_optimizer
+        moves = getattr(optimizer, "momentum", 1.0) or optimizer.adaptive
+        return not (filled or moves) and optimizer.stays_put
+
+    @cached_property
     def noisy(self) -> bool:
         return any(p.fills("noise_shapes") for p in self.method.parts)
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from shoal.metrics.evaluate import Scores, batches, evaluate, slices
 from shoal.metrics.side_by_side import side_by_side
+from shoal.metrics.united import united
 from shoal.task import Task
 from shoal.types import ClientData, Model
 
@@ -75,11 +76,22 @@ def evaluate_each(task: Task, model: Model, data: Sequence[ClientData]) -> list[
         return []
     if any(d.pool is not data[0].pool or d.weight is not None for d in data):
         return [evaluate(task, model, d) for d in data]
-    rows, labels = torch.cat([d.rows for d in data]), torch.cat([d.labels for d in data])
-    scores = row_scores(task, model, ClientData(data[0].pool, rows, labels, float(len(rows))))
-    ends = torch.tensor([len(d) for d in data]).cumsum(0).tolist()
-    begins = [0, *ends[:-1]]
-    return [over(scores, slice(a, b)) for a, b in zip(begins, ends, strict=True)]
+    scores, sizes = row_scores(task, model, united(data)), [len(d) for d in data]
+    losses = _sums(scores.loss, sizes)
+    hits = _sums(scores.hit, sizes) if len(scores.hit) else [None] * len(sizes)
+    return [
+        Scores(None if hit is None else hit / rows, loss / rows)
+        if rows
+        else Scores(None, float("nan"))
+        for loss, hit, rows in zip(losses, hits, sizes, strict=True)
+    ]
+
+
+def _sums(values: Tensor, sizes: Sequence[int]) -> list[float]:
+    """Of so many values each, one after the other."""
+    owners = torch.repeat_interleave(torch.tensor(sizes, device=values.device))
+    found: list[float] = values.new_zeros(len(sizes)).index_add_(0, owners, values).tolist()
+    return found
 
 
 @torch.inference_mode()

@@ -48,7 +48,7 @@ class Composed:
     available: Availability | None = None
     stream: Stream | None = None
     bias: Bias | None = None  # what the pool's rows have on them already
-    _cache: DataCache = field(default_factory=DataCache, repr=False)
+    cache: DataCache = field(default_factory=DataCache, repr=False)
     _here: Recent[int, Sequence[int]] = field(default_factory=Recent, repr=False)
     _sets: Recent[Any, dict[str, ClientData]] = field(default_factory=Recent, repr=False)
 
@@ -134,7 +134,7 @@ class Composed:
         stage = stage_at(self.stages, round)
         concept = self.concepts.concept(client, round) if concept is None else concept
         key = (client, concept, stage, held, round if self.stream is not None else 0)
-        data = self._cache.get(key)
+        data = self.cache.get(key)
         if data is not None:
             return data
         part = self.stages[stage]
@@ -145,7 +145,7 @@ class Composed:
             rows = rows[self._positions(client, len(rows), held)]
         index = torch.from_numpy(rows + part.block.train).to(self.pool.y.device)
         labels = self.concepts.relabel(self.pool.y.index_select(0, index), concept)
-        return self._cache.put(key, ClientData(self.pool, index, labels, float(len(index))))
+        return self.cache.put(key, ClientData(self.pool, index, labels, float(len(index))))
 
     def _positions(self, client: int, rows: int, held: bool) -> np.ndarray[Any, Any]:
         """Positions of a client's rows on one side of the split, in increasing order; a function

@@ -19,9 +19,14 @@ def own_test(world: World, client: int, round: int) -> ClientData | None:
     named = world.spec.get("partition")
     if (named.get("name") if isinstance(named, dict) else named) != "natural":
         return None
-    rows = world.stages[stage_at(world.stages, round)].block.test_rows_of(client)
+    stage, concept = stage_at(world.stages, round), world.concept(client, round)
+    key = ("own test", client, concept, stage)
+    known = world.cache.get(key)
+    if known is not None:
+        return known
+    rows = world.stages[stage].block.test_rows_of(client)
     if rows is None or not len(rows):
         return None
     rows = rows.to(world.test_pool.y.device)
-    labels = world.concepts.relabel(world.test_pool.y[rows], world.concept(client, round))
-    return ClientData(world.test_pool, rows, labels, float(len(rows)))
+    labels = world.concepts.relabel(world.test_pool.y[rows], concept)
+    return world.cache.put(key, ClientData(world.test_pool, rows, labels, float(len(rows))))

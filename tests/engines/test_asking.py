@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 import torch
 from support import SmallWorld, settings_for, small_task
 
 from shoal import catalog
+from shoal.engines.base import Order
 from shoal.engines.loop import Loop
 from shoal.engines.vectorized import Vectorized
 from shoal.federation import Federation
@@ -17,7 +19,10 @@ from shoal.method import Method
 from shoal.orders import make_order
 from shoal.part import Part
 from shoal.parts.local_sgd import Sgd
-from shoal.question import question
+from shoal.parts.select import misfits, stacked
+from shoal.question import question, weighs_rows
+from shoal.scores import served, served_each
+from shoal.task import ModuleTask
 from shoal.tree import Tree
 from shoal.types import Job
 from shoal.view import View
@@ -74,3 +79,65 @@ def test_a_walk_of_all_at_once_is_everybody_s_own(rows: tuple[int, ...], decay: 
     for slow, fast in zip(alone, stacked, strict=True):
         for one, other in zip(slow, fast, strict=True):
             torch.testing.assert_close(other, one, rtol=1e-9, atol=1e-12)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit(Part):
+    """How well a bank of models fits, asked by rows' weights alone or not."""
+
+    @question
+    @weighs_rows
+    def together(self, view: View, payload: Tree) -> Tree:
+        return misfits(view, payload, "loss")
+
+    @question
+    def alone(self, view: View, payload: Tree) -> Tree:
+        return misfits(view, payload, "loss")
+
+
+def test_a_question_by_rows_weights_is_put_to_many_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, part = SmallWorld(clients=9, dtype=torch.float64), Fit()
+    task = small_task(world=world, dtype=torch.float64)
+    settings = settings_for(Method("fit", (part,)), world, task)
+    federation = Federation.fresh(settings, task.initial(0), world.at(0), 0.1)
+    order = make_order(federation, settings, world.at(0), 0, [Job(c) for c in range(9)])
+    bank, engine = stacked([task.initial(seed) for seed in range(2)]), Vectorized()
+    expected = Loop().ask(order, part.together, bank)
+    torch.testing.assert_close(engine.ask(order, part.together, bank), expected)
+    passes = forward_passes(monkeypatch)
+    engine.ask(order, part.together, bank)
+    assert not passes  # replayed
+    engine.ask(order, part.alone, bank)
+    assert len(passes) == 18
+
+
+def test_members_that_are_served_after_a_question_are_asked_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = SmallWorld(clients=9, dtype=torch.float64)
+    task = small_task(world=world, dtype=torch.float64)
+    settings = settings_for(catalog.hypcluster(k=2), world, task)
+    federation = Federation.fresh(settings, task.initial(0), world.at(0), 0.1)
+    one_by_one = [served(federation, settings, world.at(0), c, Loop()) for c in range(9)]
+    asked: list[int] = []
+    ask = Vectorized.ask
+
+    def counted(self: Vectorized, order: Order, *rest: Any) -> Any:
+        asked.append(len(order.members))
+        return ask(self, order, *rest)
+
+    monkeypatch.setattr(Vectorized, "ask", counted)
+    found = served_each(federation, settings, world.at(0), range(9), Vectorized())
+    assert all(a.theta is b.theta for a, b in zip(found, one_by_one, strict=True))
+    assert asked == [9]
+
+
+def forward_passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    seen, forward = list[int](), ModuleTask.forward
+
+    def counted(self: ModuleTask, theta: Any, batch: Any, *rest: Any) -> Any:
+        seen.append(1)
+        return forward(self, theta, batch, *rest)
+
+    monkeypatch.setattr(ModuleTask, "forward", counted)
+    return seen

@@ -15,6 +15,7 @@ from shoal.metrics import side_by_side
 from shoal.metrics.evaluate import evaluate
 from shoal.metrics.named import auc, f1, mae, measured, metric, r2, rmse
 from shoal.metrics.rows import evaluate_each, evaluate_own, evaluate_sets
+from shoal.metrics.united import united
 from shoal.task import ModuleTask
 from shoal.types import ClientData, Model, Pool
 
@@ -87,6 +88,15 @@ def test_own_models_of_unequal_rows_go_in_batches(monkeypatch: pytest.MonkeyPatc
     assert found[2].accuracy is None and math.isnan(found[2].loss), "a member without rows"
     for scores, model, rows in zip(found, own, data, strict=True):
         assert not len(rows) or close(scores, evaluate(TASK, model, rows))
+
+
+def test_sets_of_members_that_stay_are_put_together_once() -> None:
+    data = [some([0, 1, 2]), some([5]), some([])]
+    first = united(data)
+    assert united(data).rows is first.rows
+    assert united([*data[:2], some([7])]).rows.tolist() == [0, 1, 2, 5, 7]
+    assert united([data[0], some([5], 1)]).labels.tolist() != united(data[:2]).labels.tolist()
+    assert evaluate_each(TASK, TASK.initial(0), data)[2].accuracy is None  # it has no rows
 
 
 def test_models_of_two_sizes_and_running_statistics() -> None:

@@ -101,7 +101,7 @@ def test_the_cache_is_bounded() -> None:
     assert world.train(0, 4) is first
     for client in range(3000):
         world.train(client, 0)
-    assert len(world._cache._entries) <= 2000
+    assert len(world.cache._entries) <= 2000
     assert torch.equal(world.train(0, 0).rows, first.rows)
 
 

@@ -1,0 +1,104 @@
+"""Unequal clients share a few stack sizes, and nothing of it shows in what they train."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from support import SmallWorld, play, settings_for, small_task
+from torch import Tensor
+
+from shoal import catalog
+from shoal.engines.compiled import Compiled
+from shoal.engines.loop import Loop
+from shoal.engines.vectorized import Vectorized
+from shoal.federation import Settings
+from shoal.method import Method
+from shoal.part import Part
+from shoal.parts.early_stop import EarlyStop
+from shoal.parts.local_sgd import Sgd
+from shoal.view import View
+
+ROWS = (12, 7, 20, 13, 5, 9, 17, 3)
+STOPPING = Method("stopping", (EarlyStop(gamma=0.05),))
+
+
+@dataclass(frozen=True, kw_only=True)
+class StopAfterTwo(Part):
+    """Decides by the epoch itself, which no tensor can stand for."""
+
+    def stop(self, view: View) -> Tensor:
+        return torch.tensor(bool(view.epoch >= 1))
+
+
+def settings_of(method: Method, participation: int = 7, epochs: int = 4) -> Settings:
+    world = SmallWorld(clients=24, rows=ROWS, rounds=20, dtype=torch.float64)
+    task = small_task(world=world, dtype=torch.float64)
+    return settings_for(method, world, task, participation=participation, epochs=epochs, batch=4)
+
+
+def compiled_of(engine: Vectorized) -> Compiled:
+    (compiled,) = (made for _, made in engine._compiled.values())
+    assert compiled is not None
+    return compiled
+
+
+METHODS = {
+    "plain": catalog.fedavg(),
+    "pulled": catalog.fedprox(mu=0.5),
+    "kept": catalog.scaffold(),
+    "stopping": STOPPING,
+    "pulled and stopping": catalog.fedprox(mu=0.5) | STOPPING,
+    "stopping by the epoch": Method("two", (StopAfterTwo(),)),
+    "personal": catalog.ditto(),
+    "momentum": catalog.fedavg(),
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("capped", [False, True])
+def test_clients_of_all_sizes_train_as_they_would_alone(name: str, capped: bool) -> None:
+    settings = settings_of(METHODS[name])
+    if name == "momentum":
+        settings = replace(settings, program=replace(settings.program, optimizer=Sgd(momentum=0.9)))
+    if capped:
+        settings = replace(settings, steps=(6, 2, 9, 4))
+    _, slow_reports, expected = play(settings, Loop(), 4)
+    _, fast_reports, found = play(settings, Vectorized(threads=1), 4)
+    for a, b in zip(slow_reports, fast_reports, strict=True):
+        assert (a.steps, a.samples, a.epochs) == (b.steps, b.samples, b.epochs)
+    assert float((found[-1] - expected[-1]).norm() / expected[-1].norm()) < 1e-12
+
+
+def test_clients_that_stop_early_need_few_traces() -> None:
+    engine = Vectorized(threads=1)
+    _, reports, _ = play(settings_of(STOPPING), engine, 12)
+    assert len({epochs for report in reports for epochs in report.epochs}) > 1
+    compiled = compiled_of(engine)
+    assert len(compiled._steps) <= 3  # stacks of 8, 4 and 1
+    assert all(len(traces) == 1 for _, traces in compiled._steps.values())
+
+
+def test_one_trace_of_an_epochs_end_serves_all_epochs() -> None:
+    engine = Vectorized(threads=1)
+    play(settings_of(STOPPING), engine, 6)
+    ends = [
+        t
+        for shape, (_, t) in compiled_of(engine)._functions._known.items()
+        if shape[0] == "epoch_end"
+    ]
+    assert ends and all(len(traces) == 1 for traces in ends)
+
+
+def test_a_part_that_decides_by_the_epoch_has_a_trace_for_each() -> None:
+    engine = Vectorized(threads=1)
+    _, reports, _ = play(settings_of(METHODS["stopping by the epoch"]), engine, 2)
+    assert not engine.notes
+    assert {epochs for report in reports for epochs in report.epochs} == {2}
+    ends = [
+        t
+        for shape, (_, t) in compiled_of(engine)._functions._known.items()
+        if shape[0] == "epoch_end"
+    ]
+    assert max(len(traces) for traces in ends) == 2
