@@ -113,23 +113,22 @@ class Compiled:
     def _run(
         self, kind: str, mapped: Callable[..., Tree], arguments: tuple[Tree, ...], clock: Clock
     ) -> Tree:
-        """``mapped(*arguments)``, recorded for shapes that come again."""
+        """``mapped(*arguments)``, recorded for shapes that come again.
+
+        A network's tensors are exchanged while it runs: what is not a replay runs in one thread.
+        """
         flat = tree.leaves(arguments)
         shape = (kind, *[(t.shape, t.dtype) for t in flat])
-        if shape not in self._functions and self._rare(shape, arguments[-1]):
-            return mapped(*arguments)
         names, known = self._functions.get(shape, ((), {}))
         if clock.key(names) not in known:
-            found: list[Tree] = []
-
-            def flattened(*tensors: Tensor) -> list[Tensor]:
-                result = mapped(*tree.rebuild(arguments, tensors))
-                found.append(tree.apply(lambda leaf: _LEAF, result))
-                return tree.leaves(result)
-
-            replay = record(flattened, flat)
-            names, known = _with(names, known, clock, (replay, found[-1]))
-            self._functions[shape] = (names, known)
+            with self._tracing:
+                if shape not in self._functions and self._rare(shape, arguments[-1]):
+                    return mapped(*arguments)
+                names, known = self._functions.get(shape, ((), {}))
+                if clock.key(names) not in known:
+                    made = _recorded(mapped, arguments, flat)
+                    names, known = _with(names, known, clock, made)
+                    self._functions[shape] = (names, known)
         replay, like = known[clock.key(names)]
         return tree.rebuild(like, replay(*flat))
 
@@ -210,6 +209,20 @@ class Compiled:
 
         rate_index = None if program.fillers("rate") else 0
         return compile_step(step, flat, fixed, moving, rate=rate_index)
+
+
+def _recorded(
+    mapped: Callable[..., Tree], arguments: tuple[Tree, ...], flat: Sequence[Tensor]
+) -> tuple[Any, Tree]:
+    """A replay of ``mapped`` for tensors like ``flat``, and the structure of its result."""
+    found: list[Tree] = []
+
+    def flattened(*tensors: Tensor) -> list[Tensor]:
+        result = mapped(*tree.rebuild(arguments, tensors))
+        found.append(tree.apply(lambda leaf: _LEAF, result))
+        return tree.leaves(result)
+
+    return record(flattened, list(flat)), found[-1]
 
 
 def _with(
