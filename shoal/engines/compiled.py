@@ -46,8 +46,9 @@ class Compiled:
         self.factored: bool | None = None  # whether run_factored is right; None until it was tried
         self._any_epoch = stacked  # whether one trace of an epoch's end serves all epochs
         self._steps: dict[Any, tuple[tuple[str, ...], dict[Any, Replay]]] = {}
-        self._functions = Functions(few_shapes=stacked)  # stacks are padded to few lengths
         self._tracing = Lock()
+        # stacks are padded to few lengths
+        self._functions = Functions(self._tracing, few_shapes=stacked)
         if twin is not None:
             self._steps, self._functions = twin._steps, twin._functions
             self._tracing = twin._tracing

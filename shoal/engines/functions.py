@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
+from threading import Lock
 from typing import Any
 
 from torch import Tensor
@@ -39,8 +40,12 @@ class Functions:
     """Recordings of functions of trees of tensors; the last argument is what a client sees of
     its data."""
 
-    def __init__(self, few_shapes: bool = False) -> None:
-        """``few_shapes``: whole data sets are padded to a few lengths, so all come again."""
+    def __init__(self, lock: Lock, few_shapes: bool = False) -> None:
+        """``few_shapes``: whole data sets are padded to a few lengths, so all come again.
+
+        A network's tensors are exchanged while it runs, so what is not a replay holds the lock.
+        """
+        self._lock = lock
         self._few_shapes = few_shapes
         self._known: dict[Any, tuple[tuple[str, ...], dict[Any, _Function]]] = {}
         self._seen: Counter[Any] = Counter()  # shapes of whole data sets, how often they came
@@ -51,7 +56,7 @@ class Functions:
         """``mapped(*arguments)``, recorded for shapes that come again."""
         flat = tree.leaves(arguments)
         function = self._of(kind, mapped, arguments, flat, clock)
-        return mapped(*arguments) if function is None else function(flat)
+        return self._mapped(mapped, arguments) if function is None else function(flat)
 
     def moved(
         self,
@@ -68,7 +73,7 @@ class Functions:
         flat = tree.leaves(arguments)
         function = self._of(kind, mapped, arguments, flat, clock)
         if function is None:
-            found: tuple[Tree, Tensor] = mapped(*arguments)
+            found: tuple[Tree, Tensor] = self._mapped(mapped, arguments)
             return found
         if function.idle is None:
             function.idle = _is_idle(function.replay, flat, tree.leaves(state))
@@ -86,12 +91,21 @@ class Functions:
         shape = (kind, *map(_layout, flat))
         names, known = self._known.get(shape, ((), {}))
         found = known.get(clock.key(names))
-        if found is None and shape not in self._known and self._rare(shape, arguments[-1]):
-            return None
-        if found is None:
-            found = _recorded(mapped, arguments, flat)
-            self._known[shape] = with_moment(names, known, clock, found)
+        if found is not None:
+            return found
+        with self._lock:  # two threads that need the same recording make it once
+            names, known = self._known.get(shape, ((), {}))
+            found = known.get(clock.key(names))
+            if found is None and shape not in self._known and self._rare(shape, arguments[-1]):
+                return None
+            if found is None:
+                found = _recorded(mapped, arguments, flat)
+                self._known[shape] = with_moment(names, known, clock, found)
         return found
+
+    def _mapped(self, mapped: Callable[..., Tree], arguments: tuple[Tree, ...]) -> Tree:
+        with self._lock:
+            return mapped(*arguments)
 
     def _rare(self, shape: Any, local: Local) -> bool:
         """Whether this is about whole data sets, padded to the chunk's largest client, of a size

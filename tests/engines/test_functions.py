@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from threading import Lock
+
 import pytest
 import torch
 from torch import Tensor
@@ -19,7 +21,7 @@ def clock(epoch: int = 0) -> Clock:
 
 
 def test_what_gives_back_its_state_and_never_stops_is_left_out() -> None:
-    functions, state, calls = Functions(), torch.arange(3.0), []
+    functions, state, calls = Functions(Lock()), torch.arange(3.0), []
 
     def nothing(x: Tensor, local: Local) -> Tree:
         calls.append(1)
@@ -33,7 +35,7 @@ def test_what_gives_back_its_state_and_never_stops_is_left_out() -> None:
 
 @pytest.mark.parametrize("case", ["moves", "stops", "may stop", "flag of its own"])
 def test_what_changes_or_stops_is_not(case: str) -> None:
-    functions, flag = Functions(), torch.zeros(3, dtype=torch.bool)
+    functions, flag = Functions(Lock()), torch.zeros(3, dtype=torch.bool)
 
     def something(x: Tensor, held: Tensor, local: Local) -> Tree:
         return {
@@ -52,7 +54,7 @@ def test_what_changes_or_stops_is_not(case: str) -> None:
 
 
 def test_what_does_nothing_in_one_epoch_may_do_something_in_another() -> None:
-    functions, state = Functions(), torch.arange(3.0)
+    functions, state = Functions(Lock()), torch.arange(3.0)
 
     def later(epoch: int) -> bool:
         now = clock(epoch)
