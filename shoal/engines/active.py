@@ -73,9 +73,7 @@ class Active:
     def select(self, keep: list[int]) -> None:
         """Go on with these clients only."""
         index = filled(keep, rows_for(len(keep), self.sizes))
-        chunk = self.chunk
-        # running order is kept, since those with more steps stay in front
-        self.chunk = Chunk.of(chunk.orders, [chunk.seats[i] for i in keep])
+        self.chunk = self.chunk.some(keep)
         self._pick_given(index)
         self.start = _picked(self.start, index) if self.start.dim() == 2 else self.start
         self.carry = _picked(self.carry, index)

@@ -91,6 +91,22 @@ class Chunk:
             begin,
         )
 
+    def some(self, keep: Sequence[int]) -> Chunk:
+        """These clients, who stay in running order; their rows are as long as before."""
+        index, seats = torch.tensor(keep), tuple([self.seats[i] for i in keep])
+        counts = tuple([self.counts[i] for i in keep])
+        level = min(counts) == max(counts)
+        return Chunk(
+            self.orders,
+            seats,
+            tuple(range(len(keep))),
+            self.rows.index_select(0, index),
+            self.labels.index_select(0, index),
+            None if self.weights is None else self.weights.index_select(0, index),
+            counts,
+            level and all([seat.member.steps is None for seat in seats]),
+        )
+
     @property
     def order(self) -> Order:
         """What all orders of the chunk have in common can be read from the first."""

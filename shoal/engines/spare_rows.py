@@ -79,8 +79,8 @@ def runs_of(steps: Sequence[int], sizes: Sequence[int], harmless: bool) -> list[
         if harmless and found and found[-1].rows == rows:
             found[-1] = found[-1]._replace(end=end)
             continue
-        after = rows_for(_active(steps, end), sizes)
-        done = [i for i, own in enumerate(steps[:after]) if own == end] if not harmless else []
+        after = 0 if harmless or end == cuts[-1] else rows_for(_active(steps, end), sizes)
+        done = [i for i, own in enumerate(steps[:after]) if own == end]
         found.append(Run(first, end, rows, done))
     return found
 
