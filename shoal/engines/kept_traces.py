@@ -14,7 +14,7 @@ from threading import Lock
 from shoal.engines.compiled import Compiled
 from shoal.local import Program
 
-MOST = 8  # programs whose traces are kept, the last ones used
+MOST = 32  # programs whose traces are kept, the last ones used
 
 _kept: OrderedDict[Program, Compiled] = OrderedDict()
 _lock = Lock()
