@@ -1,8 +1,8 @@
 """What a config costs before it is played: sample passes, FLOPs, and seconds on this machine.
 
 A local step and a tested row are timed here. What a run, a round, a client's turn and a test cost
-around them are constants, read off the seconds that the runs in ``docs/results/runs`` took (an
-Intel Xeon, two runs at a time on two cores); ``scripts/check_cost.py`` shows how well they fit.
+around them are constants, set by hand to fit the seconds that the runs in ``docs/results/runs``
+took (an Intel Xeon, two runs at a time on two cores); ``scripts/check_cost.py`` shows how well.
 """
 
 from __future__ import annotations
