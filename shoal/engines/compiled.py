@@ -146,8 +146,8 @@ class Compiled:
         if not self.stacked:
             flat, moving = [t[0] for t in flat], [t[0] for t in moving]
             fixed = [rate, *tree.leaves((_first_client(given), _first_row(start)))]
-        sent = given.received.dim()  # to everybody alike, or to each
-        shape = (sent, *((t.shape, _strides(t), t.dtype) for t in (*flat, *moving)))
+        alike = (given.received.dim(), start.dim())  # one for everybody, or one for each
+        shape = (alike, *((t.shape, _strides(t), t.dtype) for t in (*flat, *moving)))
         names, known = self._steps.get(shape, ((), {}))
         if clock.key(names) not in known:
             with self._tracing:  # two threads that need the same trace make it once
