@@ -38,7 +38,8 @@ def _by_python(recording: Recording) -> Call:
 def _by_interpreter(recording: Recording) -> Call | None:
     """None where TorchScript cannot say what the recording says."""
     inputs = [n for n in recording.graph.nodes if n.op == "placeholder"]
-    writer = written_lines(recording, Plan([], []), {"f": inputs})
+    # without bindings: buffers that are kept from step to step are of no use to a single call
+    writer = written_lines(recording, Plan([], []), {"f": inputs}, bindings=False)
     results: Any = next(n for n in recording.graph.nodes if n.op == "output").args[0]
     constants = constants_of(writer.globals)
     used = [k for k, node in enumerate(inputs) if node.users]
