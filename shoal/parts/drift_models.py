@@ -104,7 +104,7 @@ class ModelPerDrift(Part):
         used = current[current != NONE].unique().tolist()
         last, row = history.shape[1] - 1, rows_of(view.state)
         jobs = []
-        for client in view.cohort:
+        for client in [c for c in view.cohort if c in row]:  # others never took part yet
             for model in used:
                 steps = (history[row[client]] == model).nonzero()[:, 0].tolist()
                 blocks = [view.round if s == last else (s + 1) * self.every - 1 for s in steps]

@@ -91,6 +91,12 @@ def test_every_kind_of_method_has_a_local_score(method: Any) -> None:
     assert all(0.0 <= r["local"]["accuracy"] <= 1.0 for r in records if "local" in r)
 
 
+@pytest.mark.parametrize("method", ["hypcluster", {"feddrift_eager": {"every": 2}}])
+def test_members_who_never_took_part_have_a_local_score(method: Any) -> None:
+    _, records = played(config(method, participation=1))
+    assert all(0.0 <= r["local"]["accuracy"] <= 1.0 for r in records)
+
+
 def test_the_oracle_trains_the_model_of_the_concept_it_is_served() -> None:
     first = []
     for method in ("oracle", "fedyogi"):
