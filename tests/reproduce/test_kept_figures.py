@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from shoal.errors import MissingDataError
+from shoal.reproduce import measures
 from shoal.reproduce.archive import pack, unpack
 from shoal.reproduce.kept_figures import NAME, kept_figure
 
@@ -44,3 +45,9 @@ def test_an_archive_has_the_figures_and_no_model(tmp_path: Path) -> None:
     there = tmp_path / "elsewhere" / "one"
     assert not (there / "model.safetensors").exists()
     assert kept_figure(there, "loss", {}, gone) == 0.5
+
+
+def test_measures_that_walk_from_a_runs_model_keep_what_they_find() -> None:
+    """Else a page cannot be made again from its archive, which has no models."""
+    walking = [n for n in ("closed_form_error", "fixed_point") if measures.find(n)]
+    assert set(walking) <= measures.OF_MODELS

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from shoal.config.build import Plan, build
 from shoal.parts.mean_field import Swept, Trajectory, control_rates, pretrained
-from shoal.reproduce.measures import Reading, measure, measure_of_model
+from shoal.reproduce.measures import Reading, measure_of_model
 from shoal.rundir import RunDir
 from shoal.summary import gradients_of_a_round
 from shoal.task import ModuleTask
@@ -39,7 +39,7 @@ def fixed_point(
     return float(control_rates(phi.phi1, phi.phi2[1:], phi.phi2[0], ALPHA).max())
 
 
-@measure
+@measure_of_model
 def closed_form_error(run: Reading, *, instances: int = 100) -> float | None:
     """Largest relative difference between the rates of eq. (15) and the minimum of eq. (13) that a
     Newton step on the cost itself finds, over random instances and the walks of this run."""
