@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -104,6 +105,15 @@ def _how(report: Report) -> str:
     return "\n".join(lines)
 
 
+def file_name(*words: str) -> str:
+    """A picture's name that a link and every file system take as it is.
+
+    >>> file_name("special", "Table 4", "GLUE (SST-2, QQP)")
+    'special-table-4-glue-sst-2-qqp.png'
+    """
+    return "-".join(re.findall(r"[a-z0-9.]+", " ".join(words).casefold())) + ".png"
+
+
 def _curves(report: Report, folder: Path) -> str:
     """The first cell of every table and data set: one line a method, its first seed."""
     shown: dict[tuple[str, str], dict[str, Path]] = {}
@@ -117,7 +127,7 @@ def _curves(report: Report, folder: Path) -> str:
     for key, runs in shown.items():
         if len(runs) < 2:
             continue
-        name = "-".join(filter(None, [report.paper, *key])).casefold().replace(" ", "-") + ".png"
+        name = file_name(report.paper, *key)
         shown_runs = _few({method: read_story(path) for method, path in runs.items()})
         stories = ended_together(list(shown_runs.values()))
         if any(story.accuracy for story in stories):
