@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -41,18 +41,8 @@ def apply(function: Callable[[Tensor], Any], tree: Tree) -> Tree:
 
 def rebuild(like: Tree, new_leaves: Sequence[Any]) -> Tree:
     """A tree of the same structure as ``like`` with other leaves."""
-    return _filled(like, iter(new_leaves))
-
-
-def _filled(like: Tree, supply: Iterator[Any]) -> Tree:
-    if not isinstance(like, tuple):
-        return None if like is None else next(supply)
-    if not like:
-        return like
-    branches = [
-        _filled(b, supply) if isinstance(b, tuple) or b is None else next(supply) for b in like
-    ]
-    return _like(like, branches)
+    supply = iter(new_leaves)
+    return apply(lambda leaf: next(supply), like)
 
 
 def _like(tree: tuple[Any, ...], branches: list[Any]) -> tuple[Any, ...]:

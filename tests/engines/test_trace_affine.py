@@ -30,6 +30,17 @@ def descent(task: ModuleTask) -> Step:
     return lambda carry, fixed, batch: [carry[0] - fixed[0] * g(carry[0], *batch), *carry[1:]]
 
 
+def rated_descent(task: ModuleTask) -> Step:
+    """Every client at a rate of its own, which it also sums."""
+    g = vmap(gradient(task))
+
+    def step(carry: list[Tensor], fixed: list[Tensor], batch: list[Tensor]) -> list[Tensor]:
+        theta, rates, total = carry
+        return [theta - rates[:, None] * g(theta, *batch), rates, total + rates]
+
+    return step
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("classes", [CLASSES, 20])  # few come first in memory, many do not
@@ -100,12 +111,7 @@ def test_a_rate_of_each_client_goes_to_the_gradient_of_the_logits(
     dtype: torch.dtype, model: type[ModuleTask]
 ) -> None:
     task = model(dtype)
-    g = vmap(gradient(task))
-
-    def step(carry: list[Tensor], fixed: list[Tensor], batch: list[Tensor]) -> list[Tensor]:
-        theta, rates, total = carry
-        return [theta - rates[:, None] * g(theta, *batch), rates, total + rates]
-
+    step = rated_descent(task)
     rates = torch.rand(CLIENTS, dtype=dtype)
     carry = [start(task), rates, torch.zeros_like(rates)]
     replay = check(step, carry, [], batches(dtype), rate=None)
@@ -162,12 +168,7 @@ def test_a_rate_that_all_clients_share_is_a_number(
     dtype: torch.dtype, model: type[ModuleTask]
 ) -> None:
     task = model(dtype)
-    g = vmap(gradient(task))
-
-    def step(carry: list[Tensor], fixed: list[Tensor], batch: list[Tensor]) -> list[Tensor]:
-        theta, rates, total = carry
-        return [theta - rates[:, None] * g(theta, *batch), rates, total + rates]
-
+    step = rated_descent(task)
     shared = torch.tensor(0.3, dtype=dtype).expand(CLIENTS)
     carry = [start(task), shared, torch.zeros(CLIENTS, dtype=dtype)]
     replay = check(step, carry, [], batches(dtype), rate=None)
@@ -184,12 +185,7 @@ def _steps(source: str) -> int:
 
 def test_a_sum_of_what_does_not_change_is_taken_after_all_steps() -> None:
     task, torch_batches = linear(torch.float64), batches(torch.float64)
-    g = vmap(gradient(task))
-
-    def step(carry: list[Tensor], fixed: list[Tensor], batch: list[Tensor]) -> list[Tensor]:
-        theta, rates, total = carry
-        return [theta - rates[:, None] * g(theta, *batch), rates, total + rates]
-
+    step = rated_descent(task)
     rates = torch.rand(CLIENTS, dtype=torch.float64)
     carry = [start(task), rates, torch.ones_like(rates)]
     replay = compile_step(step, carry, [], torch_batches[0], rate=None)

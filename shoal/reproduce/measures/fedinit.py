@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 
 from shoal.config.build import build
 from shoal.metrics.evaluate import Scores, evaluate, pooled_scores
+from shoal.reproduce import slope
 from shoal.reproduce.measures import Reading, measure, measure_of_model
 from shoal.rundir import RunDir
 from shoal.summary import gradients_a_step
@@ -29,14 +30,8 @@ def last_of(run: Reading, *, key: str, last: int = 1) -> float | None:
 def log_slope(run: Reading, *, key: str) -> float | None:
     """Slope of log(number) against log(round) over the second half of the run, least squares."""
     half = run.records[len(run.records) // 2 :]
-    points = [
-        (math.log(r["round"] + 1), math.log(r[key])) for r in half if (r.get(key) or 0.0) > 0.0
-    ]
-    if len(points) < 2:
-        return None
-    x, y = fmean(p[0] for p in points), fmean(p[1] for p in points)
-    square = sum((p[0] - x) ** 2 for p in points)
-    return sum((p[0] - x) * (p[1] - y) for p in points) / square if square else None
+    points = [(r["round"] + 1, r[key]) for r in half if (r.get(key) or 0.0) > 0.0]
+    return slope.log_slope(*zip(*points, strict=True)) if len(points) > 1 else None
 
 
 @measure

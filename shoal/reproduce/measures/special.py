@@ -93,7 +93,8 @@ def anchor_bound(run: Reading) -> float | None:
     if not _lambda(run):
         return None
     later = [i for i, record in enumerate(run.records) if record["task"] > 0]
-    return max(float(run.records[i]["anchor_distance"]) / anchor_bound_of(run, i) for i in later)
+    ratios = [float(run.records[i]["anchor_distance"]) / anchor_bound_of(run, i) for i in later]
+    return max(ratios, default=0.0)  # one task only: nothing was anchored
 
 
 def anchor_bound_of(run: Reading, index: int) -> float:

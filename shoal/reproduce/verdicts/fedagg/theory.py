@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from shoal.reproduce.claims import NOT_RUN, Cells, Verdict, claim
 from shoal.reproduce.counting import all_above
+from shoal.reproduce.slope import log_slope
 from shoal.reproduce.verdicts.fedagg.tables import CONTROL
-from shoal.reproduce.verdicts.ranking import log_slope, pairs, parts, shown, spearman, yes
+from shoal.reproduce.verdicts.ranking import pairs, parts, shown, spearman, yes
 
 
 @claim("fedagg-10")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from shoal.reproduce.claims import NOT_RUN, Cells, Verdict, claim
-from shoal.reproduce.verdicts.ranking import log_slope, one, parts, yes
+from shoal.reproduce.slope import log_slope
+from shoal.reproduce.verdicts.ranking import one, parts, yes
 
 ROUNDS = (5, 10, 20, 40, 80)
 AFTER = (1, 5, 10, 20)
