@@ -130,6 +130,24 @@ def test_overrides() -> None:
         applied({"method": ["fedavg"]}, ["method.3=fedinit"])
 
 
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        ("local.rate=fast", "--set local.rate=fast: local.rate must be"),
+        ("local={rate: fast}", "--set local={rate: fast}: local.rate must be"),
+        ("loca.rate=1", "--set loca.rate=1: loca is not known"),
+        ("seed=2", "world.yaml, line 1: local.epochs must be"),
+    ],
+)
+def test_what_an_override_got_wrong_is_not_the_files(
+    tmp_path: Path, change: str, place: str
+) -> None:
+    path = written(tmp_path, f"local: {{epochs: {'x' if change == 'seed=2' else 3}}}\n")
+    with pytest.raises(UserError) as caught:
+        load(path, [change])
+    assert str(caught.value).startswith(place)
+
+
 def test_overrides_leave_the_original_alone() -> None:
     values = {"local": {"rate": 1.0}}
     applied(values, ["local.rate=2"])

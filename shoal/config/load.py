@@ -23,9 +23,23 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Config:
 
     def place(key: KeyPath) -> str:
         line = lines.get(key)
+        if change := _changed_by(key, overrides, in_file=line is not None):
+            return f"--set {change}: "
         return f"{path.name}, line {line}: " if line else f"{path.name}: "
 
     return from_mapping(applied(values, overrides), place)
+
+
+def _changed_by(key: KeyPath, overrides: Sequence[str], in_file: bool) -> str | None:
+    """The override that wrote a key, or a key around it, or a part of one that no file has."""
+    wanted = tuple(map(str, key))
+    for text in reversed(overrides):
+        written = tuple(text.partition("=")[0].strip().split("."))
+        if wanted[: len(written)] == written or (
+            wanted and not in_file and written[: len(wanted)] == wanted
+        ):
+            return text
+    return None
 
 
 @contextmanager
