@@ -14,6 +14,7 @@ from shoal.engines.base import Results
 from shoal.types import Rejected
 
 FEW = 100
+NOT_FINITE = "not finite"  # a reason to turn an upload away
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class Guard:
         if client in seen:
             return "sent twice"
         if self.enabled and not (norm < float("inf") and finite):
-            return "not finite"
+            return NOT_FINITE
         if self.norm is not None and norm > self.norm:
             return f"norm {norm:.3g} above the limit {self.norm:.3g}"
         return ""

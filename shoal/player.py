@@ -15,6 +15,7 @@ from shoal.config.engine import make_engine
 from shoal.engines.base import Engine
 from shoal.errors import UserError
 from shoal.federation import Federation
+from shoal.guard import NOT_FINITE
 from shoal.local import Program
 from shoal.local_scores import as_trained, local_scores
 from shoal.metrics.named import metric
@@ -27,7 +28,15 @@ SHORT = 64  # numbers of a part's figure that a record carries
 
 
 class AbandonedError(Exception):
-    """A round stayed below quorum; its sentence is for the user."""
+    """A round stayed below quorum; its sentence is for the user.
+
+    ``diverged`` if every upload that was turned away was not finite: the same run would end so
+    again.
+    """
+
+    def __init__(self, sentence: str, diverged: bool = False) -> None:
+        super().__init__(sentence)
+        self.diverged = diverged
 
 
 class Player:
@@ -74,7 +83,8 @@ class Player:
         local = self._local(moment)
         report = play_round(self.federation, self.settings, moment, self.engine, before)
         if report.abandoned:
-            raise AbandonedError(_sentence(round, report))
+            infinite = [r.reason == NOT_FINITE for r in report.rejected]
+            raise AbandonedError(_sentence(round, report), bool(infinite) and all(infinite))
         record = self._record(moment, report) | local
         clients = _with_accuracy(report.clients, record.pop("by_member", {}))
         self.federation.round = round + 1

@@ -87,13 +87,17 @@ class Run:
             self._finish()
         except AbandonedError as error:
             self._checkpoint()
-            again = f"shoal resume {self.where.path}"
-            raise AbandonedError(f"{error}; the run stops here, try again with: {again}") from None
+            raise AbandonedError(f"{error}; {self._advice(error)}", error.diverged) from None
         except KeyboardInterrupt:
             self._checkpoint()
             raise
         finally:
             self.close()
+
+    def _advice(self, error: AbandonedError) -> str:
+        if error.diverged:
+            return "it has diverged and would again: try a smaller local.rate, or local.clip"
+        return f"the run stops here, try again with: shoal resume {self.where.path}"
 
     def _due(self) -> bool:
         every = self.plan.config.checkpoint.every

@@ -1,4 +1,4 @@
-"""Finished runs in one small file: what every figure was read from, kept where a page is kept.
+"""Runs that are over in one small file: what every figure was read from, kept where a page is kept.
 
 A figure needs a run's config, rounds and summary, some kilobytes once packed, and what was measured
 of its model (``figures.json``); the model, the world and the checkpoints stay where they were. So a
@@ -15,6 +15,8 @@ from pathlib import Path, PurePosixPath
 
 from shoal.durable import write_bytes
 from shoal.errors import UserError
+from shoal.reproduce.diverged import NAME as DIVERGED
+from shoal.reproduce.diverged import diverged
 from shoal.reproduce.kept_figures import NAME as FIGURES
 from shoal.rundir import RunDir
 
@@ -22,12 +24,12 @@ from shoal.rundir import RunDir
 def _files(run: Path) -> tuple[Path, ...]:
     """What a figure is read from; ``summary.json`` last, since it says that a run is finished."""
     where = RunDir(run)
-    return where.config, where.rounds, run / FIGURES, where.summary
+    return where.config, where.rounds, run / FIGURES, run / DIVERGED, where.summary
 
 
 def pack(runs: Iterable[Path], target: Path) -> int:
-    """Write the finished runs into ``target``, those that are in it already included."""
-    found = {run.name: run for run in runs if RunDir(run).finished}
+    """Write the runs that are over into ``target``, those that are in it already included."""
+    found = {run.name: run for run in runs if RunDir(run).finished or diverged(run)}
     kept = _members(target) if target.exists() else {}
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w:xz") as packed:

@@ -11,6 +11,7 @@ from pathlib import Path
 from shoal.errors import UserError
 from shoal.reproduce.cells import Cell, cells_of, selected
 from shoal.reproduce.cost import Cost, total
+from shoal.reproduce.diverged import diverged
 from shoal.reproduce.library import recipes
 from shoal.reproduce.measures import check
 from shoal.reproduce.pool import Task, play_all
@@ -109,7 +110,8 @@ def tasks_of(cells: Sequence[Cell], seeds: Sequence[int], runs: Path) -> list[li
                 continue
             config = cell.config(mine[turn])
             path = runs / run_name(config)
-            if path not in seen and not RunDir(path).finished:
+            over = RunDir(path).finished or diverged(path)
+            if path not in seen and not over:
                 tasks.append(Task(path, config))
             seen.add(path)
         turns.append(tasks)
@@ -119,7 +121,7 @@ def tasks_of(cells: Sequence[Cell], seeds: Sequence[int], runs: Path) -> list[li
 def play(
     turns: Sequence[Sequence[Task]], workers: int, budget: float | None, say: Say
 ) -> dict[Path, str]:
-    """Play tasks turn by turn; returns why each of those that did not finish did not.
+    """Play tasks turn by turn; returns why each of those that may yet finish did not.
 
     ``budget`` is in minutes: when it is over, runs stop with a checkpoint.
     """
@@ -134,6 +136,9 @@ def play(
                 rest = spent / done * (count - done)
                 say(f"{done}/{count} {outcome.path.name}  {outcome.seconds:.1f} s  "
                     f"({_clock(spent)} so far, about {_clock(rest)} to go)")  # fmt: skip
+                continue
+            if outcome.ended == "diverged":
+                say(f"{done}/{count} {outcome.path.name}: diverged: {outcome.why}")
                 continue
             left[outcome.path] = outcome.why or "out of time"
             if outcome.ended == "failed":

@@ -27,6 +27,7 @@ from shoal.config.subject import dataset_of
 from shoal.cores import cores
 from shoal.data.sources import Dataset
 from shoal.errors import UserError
+from shoal.reproduce.diverged import diverged, note
 from shoal.rundir import RunDir
 
 
@@ -40,7 +41,8 @@ class Task:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a task ended: ``finished``, ``stopped`` (out of time) or ``failed``, and why."""
+    """How a task ended: ``finished``, ``stopped`` (out of time), ``diverged`` or ``failed``, and
+    why."""
 
     path: Path
     ended: str
@@ -130,6 +132,7 @@ def _begin(begun: Synchronized[int], workers: int) -> None:
 
 def play(task: Task, until: float | None = None) -> Outcome:
     """Finish one run: from the start, or from where its directory was left."""
+    from shoal.player import AbandonedError
     from shoal.runner import Run
 
     began = time.monotonic()
@@ -144,6 +147,8 @@ def play(task: Task, until: float | None = None) -> Outcome:
 
     if where.finished:
         return ended("finished")
+    if why := diverged(task.path):
+        return ended("diverged", why)
     try:
         if where.is_run:
             run = Run.resume(task.path, planned=_planned)
@@ -152,6 +157,10 @@ def play(task: Task, until: float | None = None) -> Outcome:
         run.play(watch)
     except OutOfTimeError:
         return ended("stopped")
+    except AbandonedError as error:
+        if error.diverged:
+            note(task.path, str(error))
+        return ended("diverged" if error.diverged else "failed", str(error))
     except UserError as error:
         return ended("failed", str(error))
     except Exception as error:  # one run that breaks must not end the others

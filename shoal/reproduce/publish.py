@@ -102,7 +102,22 @@ def _how(report: Report) -> str:
         merged.setdefault(about, []).append(name)
     lines += [f"- {'; '.join(names)}: {about}" for about, names in merged.items()]
     lines += [f"- reduced {t}: {about}" for t, about in _reductions(report.cells).items()]
+    lines += _diverged(report.results)
     return "\n".join(lines)
+
+
+def _diverged(results: Sequence[Result]) -> list[str]:
+    """A line for every cell that came apart with some seed; its figures are of the others."""
+    said: dict[tuple[str, str, str], Mapping[int, str]] = {}
+    for r in results:
+        if r.diverged:
+            place = ", ".join(filter(None, [r.dataset, r.setting]))
+            said.setdefault((r.table, place, r.method), r.diverged)
+    return [
+        f"- diverged: {table}, {method} ({place}): "
+        + "; ".join(f"seed {seed}, {why}" for seed, why in sorted(seeds.items()))
+        for (table, place, method), seeds in said.items()
+    ]
 
 
 def file_name(*words: str) -> str:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from shoal.config.config import Config
@@ -14,6 +14,7 @@ from shoal.errors import MissingDataError
 from shoal.reports.runs import method_name
 from shoal.reproduce import printed
 from shoal.reproduce.cells import Cell
+from shoal.reproduce.diverged import diverged
 from shoal.reproduce.measures import Reading, measured
 from shoal.reproduce.recipe import Call, Figure
 from shoal.rundir import RunDir
@@ -36,6 +37,7 @@ class Result:
     runs: Mapping[int, Path]  # finished runs, by seed
     beside: bool = False
     axes: Sequence[str] = field(default=())
+    diverged: Mapping[int, str] = field(default_factory=dict)  # by seed: what stopped the run
 
     @property
     def mean(self) -> float | None:
@@ -106,10 +108,11 @@ def results(cells: Iterable[Cell], seeds: Sequence[int] | None, runs: Path) -> l
 def _of_cell(cell: Cell, seeds: Sequence[int] | None, runs: Path) -> Iterator[Result]:
     paths = {s: runs / run_name(cell.config(s)) for s in seeds or cell.recipe.seeds}
     done = {s: Reading(path) for s, path in paths.items() if RunDir(path).finished}
+    apart = {s: why for s, path in paths.items() if s not in done and (why := diverged(path))}
     for figure in cell.figures:
-        yield _result(cell, figure, figure.called, figure.measure, done, False)
-        for name, call in figure.beside.items():
-            yield _result(cell, figure, name, call, done, True)
+        found = [_result(cell, figure, figure.called, figure.measure, done, False)]
+        found += [_result(cell, figure, n, call, done, True) for n, call in figure.beside.items()]
+        yield from (replace(result, diverged=apart) for result in found)
 
 
 def _result(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -241,3 +242,16 @@ def test_the_best_other_method_is_found_on_seeds_that_all_have() -> None:
     )
     ahead = lead(found, "FLASH")
     assert ahead is not None and (ahead.mean, ahead.seeds) == (-10.0, 1)
+
+
+def test_who_diverged_with_a_seed_is_behind_with_it() -> None:
+    nova = replace(cell("flash", "Table 7", "dip", "FedNova", [45.0]), diverged={1: "not finite"})
+    found = (
+        cell("flash", "Table 7", "dip", "FLASH", [50.0, 90.0]),
+        cell("flash", "Table 7", "dip", "FedYogi", [42.0, 84.0]),
+    )
+    ahead = lead(Cells((*found, nova)), "FLASH")
+    assert ahead is not None and (ahead.mean, ahead.seeds) == (5.0, 1)  # FedNova is the nearest
+    weak = replace(nova, values={0: 40.0})
+    ahead = lead(Cells((*found, weak)), "FLASH")
+    assert ahead is not None and (ahead.mean, ahead.seeds) == (7.0, 2)  # FedYogi, both seeds

@@ -18,23 +18,24 @@ def one(cells: Cells, **wanted: str) -> Result | None:
 def lead(
     cells: Cells, name: str, *, without: Sequence[str] = (), smallest: bool = False
 ) -> Gap | None:
-    """How far a method is ahead of the best other one (``smallest``: less is better).
+    """How far a method is ahead of the nearest other one (``smallest``: less is better).
 
-    On the seeds that all of them have: a draw of the data can matter more than the method.
+    On the seeds that all of them have: a draw of the data can matter more than the method. Where
+    another method diverged with a seed, it is behind with that one and counts with its others.
     """
     mine = one(cells, method=name)
     others = [r for r in cells if r.method not in (name, *without) and r.mean is not None]
     if mine is None or not others:
         return None
     mine, *others = on_common_seeds([mine, *others])
-    sign = -1.0 if smallest else 1.0
-    best = max(others, key=lambda r: sign * (r.mean or 0.0))
-    return gap(best, mine) if smallest else gap(mine, best)
+    gaps = [gap(other, mine) if smallest else gap(mine, other) for other in others]
+    return min((g for g in gaps if g is not None), key=lambda g: g.mean, default=None)
 
 
 def on_common_seeds(results: Sequence[Result]) -> list[Result]:
-    """The figures with the seeds that all of them have; as they are if there is none."""
-    common = set.intersection(*(set(r.values) for r in results))
+    """The figures with the seeds that all of them have, or diverged with; as they are if there is
+    none."""
+    common = set.intersection(*({*r.values, *r.diverged} for r in results))
     if not common:
         return list(results)
     return [replace(r, values={s: v for s, v in r.values.items() if s in common}) for r in results]

@@ -1,0 +1,28 @@
+"""Runs that came apart: uploads stopped being finite, and no round was left to go on with.
+
+Config and seed decide a run, so playing it again would end the same way. It is not played again
+unless its folder is removed; what it was compared with is compared without it, and a page names it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from shoal.durable import write_text
+
+NAME = "diverged.json"
+
+
+def note(run: Path, why: str) -> None:
+    """Write down that the run in this folder came apart."""
+    write_text(run / NAME, json.dumps({"why": why}, indent=1) + "\n")
+
+
+def diverged(run: Path) -> str | None:
+    """Why the run in this folder has no end, if it came apart."""
+    file = run / NAME
+    return str(json.loads(file.read_text())["why"]) if file.exists() else None
+
+
+__all__ = ["NAME", "diverged", "note"]
