@@ -34,9 +34,12 @@ class AbandonedError(Exception):
     again.
     """
 
-    def __init__(self, sentence: str, diverged: bool = False) -> None:
-        super().__init__(sentence)
-        self.diverged = diverged
+    def __init__(self, sentence: str, round: int, diverged: bool) -> None:
+        super().__init__(sentence, round, diverged)
+        self.round, self.diverged = round, diverged
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class Player:
@@ -84,7 +87,8 @@ class Player:
         report = play_round(self.federation, self.settings, moment, self.engine, before)
         if report.abandoned:
             infinite = [r.reason == NOT_FINITE for r in report.rejected]
-            raise AbandonedError(_sentence(round, report), bool(infinite) and all(infinite))
+            apart = bool(infinite) and all(infinite)
+            raise AbandonedError(_sentence(round, report), round, apart)
         record = self._record(moment, report) | local
         clients = _with_accuracy(report.clients, record.pop("by_member", {}))
         self.federation.round = round + 1

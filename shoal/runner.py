@@ -87,7 +87,8 @@ class Run:
             self._finish()
         except AbandonedError as error:
             self._checkpoint()
-            raise AbandonedError(f"{error}; {self._advice(error)}", error.diverged) from None
+            sentence = f"{error}; {self._advice(error)}"
+            raise AbandonedError(sentence, error.round, error.diverged) from None
         except KeyboardInterrupt:
             self._checkpoint()
             raise

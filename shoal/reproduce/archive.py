@@ -29,7 +29,7 @@ def _files(run: Path) -> tuple[Path, ...]:
 
 def pack(runs: Iterable[Path], target: Path) -> int:
     """Write the runs that are over into ``target``, those that are in it already included."""
-    found = {run.name: run for run in runs if RunDir(run).finished or diverged(run)}
+    found = {run.name: run for run in runs if RunDir(run).finished or diverged(run) is not None}
     kept = _members(target) if target.exists() else {}
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w:xz") as packed:

@@ -14,15 +14,15 @@ from shoal.durable import write_text
 NAME = "diverged.json"
 
 
-def note(run: Path, why: str) -> None:
+def note(run: Path, round: int, why: str) -> None:
     """Write down that the run in this folder came apart."""
-    write_text(run / NAME, json.dumps({"why": why}, indent=1) + "\n")
+    write_text(run / NAME, json.dumps({"round": round, "why": why}, indent=1) + "\n")
 
 
-def diverged(run: Path) -> str | None:
-    """Why the run in this folder has no end, if it came apart."""
+def diverged(run: Path) -> int | None:
+    """The round that the run in this folder did not get past, if it came apart."""
     file = run / NAME
-    return str(json.loads(file.read_text())["why"]) if file.exists() else None
+    return int(json.loads(file.read_text())["round"]) if file.exists() else None
 
 
 __all__ = ["NAME", "diverged", "note"]

@@ -110,7 +110,7 @@ def tasks_of(cells: Sequence[Cell], seeds: Sequence[int], runs: Path) -> list[li
                 continue
             config = cell.config(mine[turn])
             path = runs / run_name(config)
-            over = RunDir(path).finished or diverged(path)
+            over = RunDir(path).finished or diverged(path) is not None
             if path not in seen and not over:
                 tasks.append(Task(path, config))
             seen.add(path)

@@ -147,8 +147,8 @@ def play(task: Task, until: float | None = None) -> Outcome:
 
     if where.finished:
         return ended("finished")
-    if why := diverged(task.path):
-        return ended("diverged", why)
+    if diverged(task.path) is not None:
+        return ended("diverged")
     try:
         if where.is_run:
             run = Run.resume(task.path, planned=_planned)
@@ -159,7 +159,7 @@ def play(task: Task, until: float | None = None) -> Outcome:
         return ended("stopped")
     except AbandonedError as error:
         if error.diverged:
-            note(task.path, str(error))
+            note(task.path, error.round, str(error))
         return ended("diverged" if error.diverged else "failed", str(error))
     except UserError as error:
         return ended("failed", str(error))

@@ -108,14 +108,14 @@ def _how(report: Report) -> str:
 
 def _diverged(results: Sequence[Result]) -> list[str]:
     """A line for every cell that came apart with some seed; its figures are of the others."""
-    said: dict[tuple[str, str, str], Mapping[int, str]] = {}
+    said: dict[tuple[str, str, str], Mapping[int, int]] = {}
     for r in results:
         if r.diverged:
             place = ", ".join(filter(None, [r.dataset, r.setting]))
             said.setdefault((r.table, place, r.method), r.diverged)
     return [
         f"- diverged: {table}, {method} ({place}): "
-        + "; ".join(f"seed {seed}, {why}" for seed, why in sorted(seeds.items()))
+        + "; ".join(f"seed {seed} in round {round}" for seed, round in sorted(seeds.items()))
         for (table, place, method), seeds in said.items()
     ]
 

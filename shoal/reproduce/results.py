@@ -37,7 +37,7 @@ class Result:
     runs: Mapping[int, Path]  # finished runs, by seed
     beside: bool = False
     axes: Sequence[str] = field(default=())
-    diverged: Mapping[int, str] = field(default_factory=dict)  # by seed: what stopped the run
+    diverged: Mapping[int, int] = field(default_factory=dict)  # by seed: the round that ended it
 
     @property
     def mean(self) -> float | None:
@@ -108,7 +108,8 @@ def results(cells: Iterable[Cell], seeds: Sequence[int] | None, runs: Path) -> l
 def _of_cell(cell: Cell, seeds: Sequence[int] | None, runs: Path) -> Iterator[Result]:
     paths = {s: runs / run_name(cell.config(s)) for s in seeds or cell.recipe.seeds}
     done = {s: Reading(path) for s, path in paths.items() if RunDir(path).finished}
-    apart = {s: why for s, path in paths.items() if s not in done and (why := diverged(path))}
+    ends = {s: diverged(path) for s, path in paths.items() if s not in done}
+    apart = {s: round for s, round in ends.items() if round is not None}
     for figure in cell.figures:
         found = [_result(cell, figure, figure.called, figure.measure, done, False)]
         found += [_result(cell, figure, n, call, done, True) for n, call in figure.beside.items()]

@@ -31,7 +31,7 @@ def test_it_is_told_and_not_played_again(
     said = capsys.readouterr()
     assert "diverged: round" in said.err and "try a smaller local.rate" in said.err
     assert "not finished" not in said.out
-    (apart,) = [p for p in (out / "runs").iterdir() if diverged(p)]
+    (apart,) = [p for p in (out / "runs").iterdir() if diverged(p) is not None]
     assert not RunDir(apart).finished
     stamp = RunDir(apart).rounds.stat().st_mtime_ns
     assert call([*command, "-o", str(out)]) == 0
@@ -44,6 +44,6 @@ def test_it_is_kept_and_named_on_the_page(tmp_path: Path, command: list[str]) ->
     assert call([*command, "-o", str(tmp_path / "out"), "--archive", str(kept)]) == 0
     again = ["--archive", str(kept), "--publish", str(page)]
     assert call([*command, "-o", str(tmp_path / "other"), *again]) == 0
-    assert len([p for p in (tmp_path / "other" / "runs").iterdir() if diverged(p)]) == 1
+    assert len([p for p in (tmp_path / "other" / "runs").iterdir() if diverged(p) is not None]) == 1
     line = next(x for x in (page / "tiny.md").read_text().splitlines() if "- diverged:" in x)
-    assert "Too fast" in line and "seed 0, round" in line
+    assert "Too fast" in line and "seed 0 in round" in line

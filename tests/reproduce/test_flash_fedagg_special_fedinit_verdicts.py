@@ -245,7 +245,7 @@ def test_the_best_other_method_is_found_on_seeds_that_all_have() -> None:
 
 
 def test_who_diverged_with_a_seed_is_behind_with_it() -> None:
-    nova = replace(cell("flash", "Table 7", "dip", "FedNova", [45.0]), diverged={1: "not finite"})
+    nova = replace(cell("flash", "Table 7", "dip", "FedNova", [45.0]), diverged={1: 7})
     found = (
         cell("flash", "Table 7", "dip", "FLASH", [50.0, 90.0]),
         cell("flash", "Table 7", "dip", "FedYogi", [42.0, 84.0]),
