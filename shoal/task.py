@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from shoal.batch_norm import over, purify
 from shoal.errors import UserError
 from shoal.layout import Layout
 from shoal.types import Batch, Model, Outputs
@@ -74,15 +75,17 @@ class ModuleTask:
     layout: Layout = field(init=False)
     stats_layout: Layout = field(init=False)
     stackable: bool = field(init=False)
+    normalises: bool = field(init=False)  # over the batch
     looked_up: str | None = field(init=False)  # the table that samples are row numbers of
 
     def __post_init__(self) -> None:
         # A copy: what is built may be somebody's own module, and this one is changed below.
-        module = deepcopy(self.build()).to(self.dtype)
+        module = deepcopy(self.build()).to(self.dtype).eval()
         store: Callable[[str, Any], None] = lambda k, v: object.__setattr__(self, k, v)  # noqa: E731
         # What the plain module has, in its order; the module below loses its counters.
         store("plain", dict(module.state_dict()))
         _uncounted(module)
+        store("normalises", purify(module))
         store("module", module)
         store("layout", Layout.of(dict(module.named_parameters())))
         store("stats_layout", Layout.of(_floating_buffers(module)))
@@ -120,12 +123,15 @@ class ModuleTask:
 
     def forward(self, theta: Tensor, batch: Batch, stats: Tensor, train: bool) -> Outputs:
         tensors = self.layout.unflatten(theta)
-        buffers = {k: v.clone() for k, v in self.stats_layout.unflatten(stats).items()}
-        self.module.train(train and bool(buffers))
-        result = functional_call(self.module, {**tensors, **buffers}, (batch.x,))
-        logits, features = result if isinstance(result, tuple) else (result, result)
-        moved = self.stats_layout.flatten(buffers) if buffers else stats
-        return Outputs(logits, features, moved)
+        if not (self.normalises or self.stats_layout.names):
+            return Outputs(*_pair(functional_call(self.module, tensors, (batch.x,))), stats)
+        given = tensors | {k: v.clone() for k, v in self.stats_layout.unflatten(stats).items()}
+        with over(self.module, batch.weight, train):
+            logits, features = _pair(functional_call(self.module, given, (batch.x,)))
+        # layers that move their statistics have put the new ones in the place of the old
+        return Outputs(
+            logits, features, self.stats_layout.flatten(given) if stats.numel() else stats
+        )
 
     def row_losses(self, outputs: Outputs, batch: Batch) -> Tensor:
         return self.rows(outputs.logits, batch.y)
@@ -139,6 +145,11 @@ class ModuleTask:
             else value.clone()
             for name, value in self.plain.items()
         }
+
+
+def _pair(result: Any) -> tuple[Tensor, Tensor]:
+    """Logits and features of what a module returned."""
+    return result if isinstance(result, tuple) else (result, result)
 
 
 def _uncounted(module: nn.Module) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -34,13 +34,24 @@ def dataset_of(config: Config, device: str = "cpu") -> Dataset:
     named, given = config.world.name, config.world.options
     domains = domains_of(given) if named == "saved" else given.get("domains")
     options = dict(config.data.options)
-    if options.get("seed") == "run":  # drawn data, drawn anew for every seed of the run
+    if _drawn_with_run(config):
         options["seed"] = config.seed
     data = load_data(config.data.name, **sharing(config.data.name, options, domains))
     if device == "cpu":
         return data
     train, test = (Pool(p.x.to(device), p.y.to(device)) for p in (data.train, data.test))
     return data._replace(train=train, test=test)
+
+
+def drawn_data(config: Config) -> list[Any]:
+    """What says which data a config reads: equal for two configs that read the same."""
+    seed = config.seed if _drawn_with_run(config) else None
+    return [config.data.model_dump(mode="json"), seed]
+
+
+def _drawn_with_run(config: Config) -> bool:
+    """Whether data are drawn anew for every seed of the run."""
+    return config.data.options.get("seed") == "run"
 
 
 def world_of(config: Config, data: Dataset, validation: float) -> World:

@@ -122,11 +122,13 @@ class Chunk:
 
     def local(self) -> Local:
         """All data of every client, padded, as far as the method asks to see it."""
-        program, members = self.order.program, [s.member for s in self.seats]
-        train = stacked_whole([m.train for m in members]) if program.needs_train else None
-        validation = None
+        program, unequal = self.order.program, self.order.pad > 0
+        train = validation = None
+        if program.needs_train:
+            train = stacked_whole([s.member.train for s in self.seats], unequal=unequal)
         if program.needs_validation:
-            validation = stacked_whole([m.validation or m.train for m in members])
+            held = [s.member.validation or s.member.train for s in self.seats]
+            validation = stacked_whole(held, unequal=unequal)
         return Local(train, validation)
 
     def steps(self, done: Sequence[int]) -> list[int]:

@@ -47,8 +47,7 @@ class Compiled:
         self._any_epoch = stacked  # whether one trace of an epoch's end serves all epochs
         self._steps: dict[Any, tuple[tuple[str, ...], dict[Any, Replay]]] = {}
         self._tracing = Lock()
-        # stacks are padded to few lengths
-        self._functions = Functions(self._tracing, few_shapes=stacked)
+        self._functions = Functions(self._tracing)
         if twin is not None:
             self._steps, self._functions = twin._steps, twin._functions
             self._tracing = twin._tracing

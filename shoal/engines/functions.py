@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -13,12 +12,8 @@ from torch import Tensor
 
 from shoal import tree
 from shoal.engines.trace import record
-from shoal.local import Local
 from shoal.tree import Tree
 from shoal.view import Clock
-
-OFTEN = 2  # times that a shape of whole data sets is mapped before it is recorded
-MOST_SEEN = 1000  # such shapes that are counted
 
 _LEAF = object()  # stands for a tensor in the structure of a result
 _layout = attrgetter("shape", "dtype")
@@ -37,26 +32,20 @@ class _Function:
 
 
 class Functions:
-    """Recordings of functions of trees of tensors; the last argument is what a client sees of
-    its data."""
+    """Recordings of functions of trees of tensors, one for each shape from its first use on: what a
+    run computes must not depend on what this process has played before."""
 
-    def __init__(self, lock: Lock, few_shapes: bool = False) -> None:
-        """``few_shapes``: whole data sets are padded to a few lengths, so all come again.
-
-        A network's tensors are exchanged while it runs, so what is not a replay holds the lock.
-        """
+    def __init__(self, lock: Lock) -> None:
+        """A network's tensors are exchanged while it is recorded, so that holds the lock."""
         self._lock = lock
-        self._few_shapes = few_shapes
         self._known: dict[Any, tuple[tuple[str, ...], dict[Any, _Function]]] = {}
-        self._seen: Counter[Any] = Counter()  # shapes of whole data sets, how often they came
 
     def run(
         self, kind: Hashable, mapped: Callable[..., Tree], arguments: tuple[Tree, ...], clock: Clock
     ) -> Tree:
-        """``mapped(*arguments)``, recorded for shapes that come again."""
+        """``mapped(*arguments)``, as recorded."""
         flat = tree.leaves(arguments)
-        function = self._of(kind, mapped, arguments, flat, clock)
-        return self._mapped(mapped, arguments) if function is None else function(flat)
+        return self._of(kind, mapped, arguments, flat, clock)(flat)
 
     def moved(
         self,
@@ -72,9 +61,6 @@ class Functions:
         """
         flat = tree.leaves(arguments)
         function = self._of(kind, mapped, arguments, flat, clock)
-        if function is None:
-            found: tuple[Tree, Tensor] = self._mapped(mapped, arguments)
-            return found
         if function.idle is None:
             function.idle = _is_idle(function.replay, flat, tree.leaves(state))
         return None if function.idle else function(flat)
@@ -86,8 +72,8 @@ class Functions:
         arguments: tuple[Tree, ...],
         flat: list[Tensor],
         clock: Clock,
-    ) -> _Function | None:
-        """The recording for these shapes at this moment; None if it does not pay to make one."""
+    ) -> _Function:
+        """The recording for these shapes at this moment."""
         shape = (kind, *map(_layout, flat))
         names, known = self._known.get(shape, ((), {}))
         found = known.get(clock.key(names))
@@ -96,26 +82,10 @@ class Functions:
         with self._lock:  # two threads that need the same recording make it once
             names, known = self._known.get(shape, ((), {}))
             found = known.get(clock.key(names))
-            if found is None and shape not in self._known and self._rare(shape, arguments[-1]):
-                return None
             if found is None:
                 found = _recorded(mapped, arguments, flat)
                 self._known[shape] = with_moment(names, known, clock, found)
         return found
-
-    def _mapped(self, mapped: Callable[..., Tree], arguments: tuple[Tree, ...]) -> Tree:
-        with self._lock:
-            return mapped(*arguments)
-
-    def _rare(self, shape: Any, local: Local) -> bool:
-        """Whether this is about whole data sets, padded to the chunk's largest client, of a size
-        that did not come often enough yet: many a one never comes again."""
-        if self._few_shapes or (local.train is None and local.validation is None):
-            return False
-        if len(self._seen) >= MOST_SEEN:
-            self._seen.clear()
-        self._seen[shape] += 1
-        return self._seen[shape] <= OFTEN
 
 
 def _recorded(

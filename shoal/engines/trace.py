@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 from torch._ops import OpOverload
 from torch.func import functionalize
 
@@ -22,7 +22,7 @@ from shoal.engines.trace_call import as_call
 from shoal.engines.trace_clean import clean
 from shoal.engines.trace_emit import Bind, Run, Written
 from shoal.engines.trace_factored_script import FactoredScript
-from shoal.engines.trace_nodes import value
+from shoal.engines.trace_nodes import op_name, value
 from shoal.engines.trace_script import Steps, Way, by_script
 from shoal.engines.trace_write import write_factored, write_folded, write_step
 
@@ -131,11 +131,7 @@ def record(function: Callable[..., list[Tensor]], tensors: Tensors) -> Callable[
     For what runs once a round: the recording is cleaned of dead code and replayed as it is.
     """
     with _TRACING, torch.inference_mode(False):
-        try:
-            recording = recorded(function, tensors)
-        except Exception as error:
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise Untraceable(f"a client's start or end cannot be traced: {reason}") from error
+        recording = _pure(function, tensors, "a client's start or end")
         clean(recording)
         trace_rules.classes_first(recording.graph)
         return as_call(recording)
@@ -147,15 +143,7 @@ def _record(step: Step, tensors: list[Tensor], counts: tuple[int, int, int]) -> 
         groups = [[next(given) for _ in range(count)] for count in counts]
         return list(step(*groups))
 
-    try:
-        recording = recorded(flat, tensors)
-        if _mutates(recording):
-            recording = recorded(functionalize(flat), tensors)
-    except Exception as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise Untraceable(f"the step cannot be traced: {reason}") from error
-    if _mutates(recording):
-        raise Untraceable("the step cannot be traced: it changes its inputs in place")
+    recording = _pure(flat, tensors, "the step")
     returned = next(n for n in recording.graph.nodes if n.op == "output").args[0]
     before = [(t.shape, t.dtype) for t in tensors[: counts[0]]]
     after = [(t.shape, t.dtype) for t in map(value, returned) if isinstance(t, Tensor)]
@@ -164,9 +152,31 @@ def _record(step: Step, tensors: list[Tensor], counts: tuple[int, int, int]) -> 
     return recording
 
 
+def _pure(function: Callable[..., list[Tensor]], tensors: Tensors, what: str) -> Recording:
+    """A recording that changes nothing in place: cleaning takes equal calls for equal results."""
+    try:
+        recording = recorded(function, tensors)
+        if _mutates(recording):
+            recording = recorded(functionalize(function), tensors)
+    except Exception as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise Untraceable(f"{what} cannot be traced: {reason}") from error
+    if _mutates(recording):
+        raise Untraceable(f"{what} cannot be traced: it changes its inputs in place")
+    return recording
+
+
 def _mutates(recording: Recording) -> bool:
-    targets = (n.target for n in recording.graph.nodes if n.op == "call_function")
-    return any(isinstance(t, OpOverload) and t._schema.is_mutable for t in targets)
+    return any(_changes(n) for n in recording.graph.nodes if n.op == "call_function")
+
+
+def _changes(node: fx.Node) -> bool:
+    """Whether a call writes over a tensor; batch normalisation does so with running statistics in
+    training, though its schema denies it."""
+    if op_name(node) == "native_batch_norm":
+        running, training = node.args[3], node.args[5]
+        return running is not None and training is True
+    return isinstance(node.target, OpOverload) and node.target._schema.is_mutable
 
 
 def _by_python(bind: Bind, batch: Tensors) -> Way:

@@ -23,7 +23,7 @@ from typing import Any
 from shoal.config.build import Plan, build
 from shoal.config.config import Config
 from shoal.config.method import build as build_method
-from shoal.config.subject import dataset_of
+from shoal.config.subject import dataset_of, drawn_data
 from shoal.cores import cores
 from shoal.data.sources import Dataset
 from shoal.errors import UserError
@@ -182,5 +182,5 @@ def _planned(config: Config) -> Plan:
 
 def _key(config: Config) -> str:
     """The config's data in one order of keys."""
-    values = {} if config.problem is not None else config.data.model_dump(mode="json")
+    values = [] if config.problem is not None else drawn_data(config)
     return json.dumps(values, sort_keys=True)

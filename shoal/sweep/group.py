@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from shoal.config.config import Config
 from shoal.config.method import build as build_method
-from shoal.config.subject import task_of
+from shoal.config.subject import drawn_data, task_of
 from shoal.data.sources import Dataset
 from shoal.errors import UserError
 
@@ -39,7 +39,7 @@ def data_key(config: Config) -> str | None:
     if config.problem is not None:
         return None
     domains = config.world.options.get("domains")
-    return json.dumps([config.data.model_dump(mode="json"), domains], sort_keys=True)
+    return json.dumps([drawn_data(config), domains], sort_keys=True)
 
 
 def _key(config: Config) -> str:

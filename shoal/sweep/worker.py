@@ -165,7 +165,7 @@ def _vectorized(run: Run) -> bool:
 
 def _same(a: Program, b: Program) -> bool:
     """Whether two programs do the same to a vector: their configs differ in the seed only."""
-    return (a.method, a.optimizer, a.task.layout) == (b.method, b.optimizer, b.task.layout)
+    return (a.method, a.optimizer, a.task) == (b.method, b.optimizer, b.task)
 
 
 def _with_engine(config: Config) -> Config:

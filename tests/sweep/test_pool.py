@@ -11,6 +11,8 @@ from small_runs import content, stateful
 from shoal.cli import call
 from shoal.config import Config, from_mapping
 from shoal.errors import UserError
+from shoal.reproduce.pool import Task
+from shoal.reproduce.pool import play_all as reproduce_all
 from shoal.rundir import RunDir
 from shoal.runner import Run
 from shoal.sweep import Event, play_all
@@ -58,6 +60,26 @@ def test_seeds_of_a_plain_method_take_turns_and_are_what_they_are_alone(tmp_path
     for name, config in plain.items():
         Run.create(tmp_path / name, config).play()
         assert content(tmp_path / "swept" / name) == content(tmp_path / name)
+
+
+@pytest.mark.parametrize("weights", ["none", "balanced"])
+def test_data_that_are_drawn_with_the_run_are_every_seeds_own(tmp_path: Path, weights: str) -> None:
+    drawn: dict[str, Any] = {
+        "data": {"name": "synthetic", "seed": "run"},
+        "model": "linear",
+        "world": {"name": "still", "members": 4, "rounds": 2},
+        "local": {"batch": 8, "rate": 0.01},
+        "engine": "vectorized",
+        "loss": {"class_weights": None if weights == "none" else weights},
+    }
+    runs = {f"seed{k}": from_mapping({**drawn, "seed": k}) for k in (1, 2)}
+    play_all(runs, tmp_path / "swept")
+    tasks = [Task(tmp_path / "reproduced" / name, config) for name, config in runs.items()]
+    assert {o.ended for o in reproduce_all(tasks, 1)} == {"finished"}
+    for name, config in runs.items():
+        Run.create(tmp_path / name, config).play()
+        assert content(tmp_path / "swept" / name) == content(tmp_path / name)
+        assert content(tmp_path / "reproduced" / name) == content(tmp_path / name)
 
 
 def test_an_error_is_told_and_leaves_nothing_behind(swept: Any) -> None:
