@@ -111,7 +111,7 @@ def _diverged(results: Sequence[Result]) -> list[str]:
     said: dict[tuple[str, str, str], Mapping[int, int]] = {}
     for r in results:
         if r.diverged:
-            place = ", ".join(filter(None, [r.dataset, r.setting]))
+            place = r.setting if r.dataset in r.setting else f"{r.dataset}, {r.setting}"
             said.setdefault((r.table, place, r.method), r.diverged)
     return [
         f"- diverged: {table}, {method} ({place}): "
