@@ -96,15 +96,19 @@ def over(module: nn.Module, weight: Tensor | None, train: bool) -> Iterator[None
 
     All other layers, dropout too, stay as they are.
     """
-    real = None if weight is None else (weight > 0).to(weight.dtype)
-    layers = [layer for layer in module.modules() if layer._buffers or isinstance(layer, _Pure)]
-    for layer in layers:
-        layer.training, layer.real = train, real  # type: ignore[assignment]
+    _set(module, train, None if weight is None else (weight > 0).to(weight.dtype))
     try:
         yield
     finally:
-        for layer in layers:
-            layer.training, layer.real = False, None  # type: ignore[assignment]
+        _set(module, False, None)
+
+
+def _set(module: nn.Module, train: bool, real: Tensor | None) -> None:
+    for layer in module.modules():
+        if isinstance(layer, _Pure):
+            layer.real = real
+        if layer._buffers:
+            layer.training = train
 
 
 __all__ = ["over", "purify"]

@@ -54,8 +54,7 @@ def located(path: Path, overrides: Sequence[str] = ()) -> Iterator[None]:
     except MissingDataError:
         raise
     except UserError as error:
-        changed = {text.split("=")[0].split(".")[0] for text in overrides}
-        if error.key in changed:
+        if _changed_by((str(error.key),), overrides, in_file=False):
             raise
         line = read(path)[1].get((error.key,))
         where = f"{path.name}, line {line}" if line else path.name

@@ -8,9 +8,9 @@ from typing import Any
 
 from shoal.metrics.continual import continual
 from shoal.metrics.detection import detection
-from shoal.metrics.recovery import Recovery
+from shoal.metrics.recovery import Recovery, Shifted
 from shoal.metrics.target import to_best, to_target
-from shoal.metrics.transitions import transitions
+from shoal.metrics.transitions import Transition, transitions
 
 TOTALS = ("steps", "samples", "epochs", "bytes_up", "bytes_down")
 SPREADS = ("personalised", "generalised", "metrics")
@@ -85,16 +85,7 @@ def figures(
         "mean_accuracy": sum(known) / len(known) if known else None,
         "best_accuracy": max(known) if known else None,
         "final_loss": losses[-1] if losses else None,
-        "shifts": [
-            {
-                **course.kinds[s.round],
-                **s._asdict(),
-                "recovered": s.recovered,
-                "first_rounds": after[s.round].after,
-                "first_rounds_authors": after[s.round].authors,
-            }
-            for s in shifts
-        ],
+        "shifts": [course.kinds[s.round] | _shift(s, after[s.round]) for s in shifts],
         "mean_dip": _mean([s.dip for s in shifts]),
         "mean_rounds_to_recovery": _mean([s.rounds for s in shifts]),
         "mean_first_rounds": _mean([t.after for t in after.values()]),
@@ -120,6 +111,16 @@ def figures(
     if course.stored is not None:
         found["stored"] = {**course.stored, "participants": course.participants}
     return found
+
+
+def _shift(shift: Shifted, after: Transition) -> dict[str, Any]:
+    """What one shift did, and the rounds right after it."""
+    return {
+        **shift._asdict(),
+        "recovered": shift.recovered,
+        "first_rounds": after.after,
+        "first_rounds_authors": after.authors,
+    }
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

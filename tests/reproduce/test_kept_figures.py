@@ -49,5 +49,6 @@ def test_an_archive_has_the_figures_and_no_model(tmp_path: Path) -> None:
 
 def test_measures_that_walk_from_a_runs_model_keep_what_they_find() -> None:
     """Else a page cannot be made again from its archive, which has no models."""
-    walking = [n for n in ("closed_form_error", "fixed_point") if measures.find(n)]
-    assert set(walking) <= measures.OF_MODELS
+    walking = {"closed_form_error", "fixed_point"}
+    assert all(measures.find(name) for name in walking)
+    assert walking <= measures.OF_MODELS
