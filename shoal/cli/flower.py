@@ -118,6 +118,7 @@ def node(
     from shoal.flower.apps import data_of
     from shoal.flower.keys import fingerprint, read_key
     from shoal.flower.node import Node
+    from shoal.flower.privacy import epsilon
 
     if not insecure and ca is None and not check:
         raise UserError("--ca is missing: a member checks whom it talks to with the authority's "
@@ -132,6 +133,10 @@ def node(
         f"{member.name} ({fingerprint(own.public)}): {len(found.train)} rows to train, {rows} to "
         f"validate; agreement {agreed.digest[:12]}"
     )
+    if agreed.privacy is not None and agreed.secure is None:
+        cost = epsilon(agreed.privacy, 1, alone=True)
+        typer.echo(f"privacy: each upload costs epsilon {cost:.3g} against the server, which sees "
+                   "single uploads (the agreement has no secure)")  # fmt: skip
     if check:
         return
     from shoal.flower.node_loop import serve, try_again

@@ -72,6 +72,13 @@ class Agreement:
         kept = {"privacy": self.privacy, "secure": self.secure}
         return {name: rule.plain() for name, rule in kept.items() if rule is not None}
 
+    @property
+    def sums(self) -> Secure | None:
+        """Secure aggregation as nodes insist on it: a sum has every share of the noise in it."""
+        if self.secure is None or self.privacy is None:
+            return self.secure
+        return Secure(max(self.secure.at_least, self.privacy.shared_by))
+
     def plan(self, world: World | None = None) -> Plan:
         """Everything a run needs but data."""
         if self.config.loss.class_weights == "balanced":

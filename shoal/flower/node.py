@@ -65,7 +65,7 @@ class Node:
         self.disk = MemoryDisk(self.home / "memory", self.words)
         size = sum(t.numel() * t.element_size() for t in plan.initial)
         self.limit = SLACK + 16 * size
-        secure = self.agreement.secure
+        secure = self.agreement.sums
         self.masker = None if secure is None else Masker(secure)
         self._lock = threading.Lock()
         self._recall()
@@ -218,7 +218,8 @@ class Node:
             if tree.leaves(done.payloads):
                 raise CannotError("this method sends more than what privacy protects")
             noisy = private.protected(done.delta)
-            done = replace(done, delta=noisy, count=1.0, steps=1, samples=1)
+            # work depends on the rows (early stopping), so it is not told
+            done = replace(done, delta=noisy, count=1.0, steps=1, samples=1, epochs=1)
         if self.masker is not None:
             done = self.masker.masked(frame, done, self.program.method)
         return done if self.twist is None else self.twist(done)

@@ -4,25 +4,38 @@ A member clips what it sends to length ``clip`` and adds its share of the noise 
 nobody, the server included, ever holds an exact upload. The sum of ``shared_by`` uploads has noise
 of standard deviation ``noise * clip`` or more; with fewer uploads a round does not count. The
 account is kept with Google's ``dp-accounting``.
+
+There are two accounts, because two parties see different things. Whoever sees models sees sums:
+their noise multiplier is ``noise``. A server without secure aggregation sees every upload alone,
+with the share of the noise that one member adds: its multiplier is ``noise / sqrt(shared_by)``.
+
+Noise must not be guessed, so it comes from a stream cipher under a key of 256 bits that the system
+makes for one upload and nobody keeps. ``torch.Generator`` and its like use 32 bits of a seed, which
+anybody can search; they are for simulations. Numbers are still floating-point: attacks on the low
+bits of floating-point noise (Mironov, 2012) are not defended against.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import secrets
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+from numpy.typing import NDArray
 from torch import Tensor
 
 from shoal.errors import UserError
 from shoal.method import Method
 from shoal.rundir import dump_json, write_text
 
+KEY_BYTES = 32
 LEAKS = ("upload", "ask", "route", "regroup")  # slots that send or ask for more than the delta
 
 
@@ -44,15 +57,21 @@ class Privacy:
             raise UserError("privacy: clip and noise must be above 0, delta between 0 and 1, and "
                             "shared_by at least 1")  # fmt: skip
 
+    @property
+    def share(self) -> float:
+        """The standard deviation of the noise that one member adds."""
+        return self.noise * self.clip / math.sqrt(self.shared_by)
+
     def protected(self, delta: Tensor) -> Tensor:
-        """A clipped upload with this member's share of the noise, from the system's entropy."""
-        norm = float(torch.linalg.vector_norm(delta))
+        """A clipped upload with this member's share of the noise, added in double precision."""
+        exact = delta.detach().double()
+        norm = float(torch.linalg.vector_norm(exact))
         if not math.isfinite(norm):
-            return delta  # refused by the server as it is; no noise makes it better
-        clipped = delta * min(1.0, self.clip / max(norm, 1e-12))
-        draw = torch.Generator().manual_seed(secrets.randbits(63))
-        share = self.noise * self.clip / math.sqrt(self.shared_by)
-        return clipped + share * torch.randn(delta.shape, generator=draw, dtype=delta.dtype)
+            # the server refuses it either way; what is finite in it must not leave unprotected
+            return torch.full_like(delta, math.nan)
+        clipped = exact * min(1.0, self.clip / max(norm, 1e-300))
+        noise = torch.from_numpy(secret_normal(exact.numel())).reshape(exact.shape)
+        return (clipped + self.share * noise).to(delta.dtype)
 
     def check(self, method: Method, stats: int, participation: float | int) -> None:
         """Refuse what would send something that is not protected."""
@@ -80,17 +99,31 @@ def from_values(values: Any) -> Privacy:
     return Privacy(**values)
 
 
-class Account:
-    """Counts releases on disk, before they happen, and says what they cost."""
+def secret_normal(size: int) -> NDArray[np.float64]:
+    """Standard normal numbers that nobody can guess: Box-Muller on 53 bits of ChaCha20 each.
 
-    def __init__(self, privacy: Privacy, file: Path) -> None:
-        try:
-            import dp_accounting
-        except ImportError:
-            raise UserError("privacy needs an accountant; install it with: "
-                            "pip install 'shoal[flower]'") from None  # fmt: skip
-        self._library, self.privacy, self.file = dp_accounting, privacy, file
+    The key is the system's and used once, so no two calls share anything, after a restart or a
+    fork neither.
+    """
+    half = (size + 1) // 2
+    cipher = Cipher(algorithms.ChaCha20(os.urandom(KEY_BYTES), bytes(16)), mode=None)
+    words = np.frombuffer(cipher.encryptor().update(bytes(16 * half)), np.uint64)
+    # (k + 1/2) / 2^53 for k = 0 .. 2^53 - 1: never 0, whose logarithm is infinite
+    uniform = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    radius, angle = np.sqrt(-2.0 * np.log(uniform[:half])), 2.0 * np.pi * uniform[half:]
+    return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:size]
+
+
+class Account:
+    """Counts releases on disk, before they happen, and says what they cost whom.
+
+    ``alone``: whether the server sees uploads one by one (no secure aggregation).
+    """
+
+    def __init__(self, privacy: Privacy, file: Path, alone: bool = True) -> None:
+        self.privacy, self.file, self.alone = privacy, file, alone
         self.releases = int(json.loads(file.read_text())["releases"]) if file.exists() else 0
+        epsilon(privacy, 1)  # without an accountant nothing begins
 
     def release(self) -> None:
         """Members are about to send protected uploads once more."""
@@ -98,10 +131,58 @@ class Account:
         write_text(self.file, dump_json({"releases": self.releases}) + "\n")
 
     def epsilon(self) -> float:
-        """The epsilon of everything released so far, no sampling counted in our favour."""
-        if not self.releases:
-            return 0.0
-        accountant = self._library.rdp.RdpAccountant()
-        event = self._library.GaussianDpEvent(self.privacy.noise)
-        accountant.compose(self._library.SelfComposedDpEvent(event, self.releases))
-        return float(accountant.get_epsilon(self.privacy.delta))
+        """Against whoever sees models: everything released so far, no sampling in our favour."""
+        return epsilon(self.privacy, self.releases)
+
+    def against_server(self) -> float:
+        """Against the server, which sees every upload alone where ``secure`` is off."""
+        return epsilon(self.privacy, self.releases, alone=self.alone)
+
+    def plain(self) -> dict[str, Any]:
+        """What the summary says."""
+        return self.after(0)
+
+    def after(self, more: int) -> dict[str, Any]:
+        """The account after ``more`` further releases."""
+        releases = self.releases + more
+        return {
+            "epsilon": epsilon(self.privacy, releases),
+            "epsilon_against_server": epsilon(self.privacy, releases, alone=self.alone),
+            "epsilon_per_upload": epsilon(self.privacy, 1, alone=True) if self.alone else None,
+            "server_sees": "uploads" if self.alone else "sums",
+            "delta": self.privacy.delta,
+            "releases": releases,
+        }
+
+
+def epsilon(privacy: Privacy, releases: int, *, alone: bool = False) -> float:
+    """The epsilon of so many releases: of sums, or of one member's uploads seen alone."""
+    try:
+        import dp_accounting
+    except ImportError:
+        raise UserError("privacy needs an accountant; install it with: "
+                        "pip install 'shoal[flower]'") from None  # fmt: skip
+    if not releases:
+        return 0.0
+    multiplier = privacy.noise / math.sqrt(privacy.shared_by) if alone else privacy.noise
+    accountant = dp_accounting.rdp.RdpAccountant()
+    event = dp_accounting.GaussianDpEvent(multiplier)
+    accountant.compose(dp_accounting.SelfComposedDpEvent(event, releases))
+    return float(accountant.get_epsilon(privacy.delta))
+
+
+def said(account: Mapping[str, Any]) -> Iterator[str]:
+    """The account of a summary, for a person."""
+    spent = f"after {account['releases']} releases"
+    yield (
+        f"privacy {spent}: epsilon {account['epsilon']:.3g} against whoever sees the models "
+        f"(delta {account['delta']:g})"
+    )
+    if account.get("server_sees") == "uploads":
+        yield (
+            f"privacy against the server, which sees single uploads (secure is off): epsilon "
+            f"{account['epsilon_per_upload']:.3g} per upload, "
+            f"{account['epsilon_against_server']:.3g} {spent}"
+        )
+    elif "server_sees" in account:
+        yield "privacy against the server, which sees sums (secure is on): the same"

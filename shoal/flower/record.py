@@ -57,6 +57,7 @@ class Books:
         }
         if server.account is not None:
             record["epsilon"] = round(server.account.epsilon(), 4)
+            record["epsilon_against_server"] = round(server.account.against_server(), 4)
         self.journal.append(record, report.clients)
         self.journal.sync()
         lengths = self.journal.lengths
@@ -69,12 +70,14 @@ class Books:
 
     def status(self, server: Server, state: str) -> None:
         here = {str(m): server.ledger.name(m) for m in sorted(server.presence.here)}
-        values = {
+        values: dict[str, Any] = {
             "state": state,
             "rounds_done": server.federation.round,
             "rounds": self.rules.num_server_rounds,
             "members_here": here,
         }
+        if server.account is not None:
+            values["privacy"] = server.account.plain()
         write_text(self.folder / "status.json", dump_json(values, indent=2) + "\n")
 
     def keep_model(self, task: Task, federation: Federation, name: str) -> None:
@@ -96,12 +99,7 @@ class Books:
             "members": server.ledger.report(),
         }
         if server.account is not None:
-            account = server.account
-            values["privacy"] = {
-                "epsilon": account.epsilon(),
-                "delta": account.privacy.delta,
-                "releases": account.releases,
-            }
+            values["privacy"] = server.account.plain()
         write_text(self.folder / "summary.json", dump_json(values, indent=2) + "\n")
 
     def close(self) -> None:

@@ -25,7 +25,7 @@ from shoal.flower.live_world import LiveWorld
 from shoal.flower.lock import hold
 from shoal.flower.post import Post
 from shoal.flower.presence import Presence
-from shoal.flower.privacy import Account, Privacy
+from shoal.flower.privacy import Account, Privacy, said
 from shoal.flower.record import Books
 from shoal.flower.rollback import Watch
 from shoal.flower.roster import Roster
@@ -68,7 +68,7 @@ class Server:
         initial = self.federation.initial
         size = sum(t.numel() * t.element_size() for t in initial)
         words = vocabulary(self.settings.method)
-        secure = self.agreement.secure
+        secure = self.agreement.sums
         size *= 1 if secure is None else 2  # masked numbers have 64 bits
         self.post = Post(self.grid, self.rules, self.ledger, words, size)
         roster = Roster(self.folder / "roster.json")
@@ -82,6 +82,8 @@ class Server:
             self._protect(self.agreement.privacy)
         if secure is not None:
             self._need(secure.at_least)
+        if self.account is not None:
+            self._say_privacy(self.account)
         if saved:
             self._resumed()
 
@@ -90,8 +92,15 @@ class Server:
         guard = replace(self.settings.guard, quorum=privacy.shared_by)
         self.settings = replace(self.settings, guard=guard, uniform=True)
         self._need(privacy.shared_by)
-        self.account = Account(privacy, self.folder / "releases.json")
+        alone = self.agreement.secure is None
+        self.account = Account(privacy, self.folder / "releases.json", alone)
         self.engine.released = self.account.release
+
+    def _say_privacy(self, account: Account) -> None:
+        """What the rounds that are left will cost, before the first of them."""
+        left = max(0, self.rules.num_server_rounds - self.federation.round)
+        for text in said(account.after(left)):
+            self.ledger.event("privacy", f"at the end, if no round is repeated: {text}")
 
     def _need(self, members: int) -> None:
         """Rounds only with so many members."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from shoal.errors import UserError
 from shoal.flower.layout import Place, read_up
+from shoal.flower.privacy import said
 
 COLUMNS = ("accepted", "refused", "missed", "late", "arrivals", "departures")
 
@@ -27,6 +28,8 @@ def table(place: Place) -> Iterator[str]:
     summary = _read(place.run / "summary.json")
     if summary is not None and summary["accuracy"] is not None:
         yield f"members' own validation: accuracy {summary['accuracy']:.4f}"
+    if "privacy" in state:
+        yield from said(state["privacy"])
     yield f"{'member':16} {'here':5} " + " ".join(f"{c:>10}" for c in (*COLUMNS, "refused rate"))
     for number, entry in (_read(place.run / "members.json") or {}).items():
         here = "yes" if number in state["members_here"] else "no"

@@ -10,6 +10,7 @@ from typing import Any
 from shoal.errors import UserError
 from shoal.verify.history import History, play
 from shoal.verify.problems import settings_of
+from shoal.verify.reading import readable
 from shoal.verify.recorder import Recorder
 from shoal.verify.registry import EXTRAS, FORMULAS, Case, Found, Values, names_of, runner
 
@@ -48,7 +49,8 @@ def sessions(case: Case) -> Found:
 @runner("formula")
 def formulas(case: Case) -> Found:
     """What the method's section defines, on the given inputs."""
-    found = FORMULAS[names_of(case)[0]](case["problem"], case["hyperparameters"])
+    with readable():
+        found = FORMULAS[names_of(case)[0]](case["problem"], case["hyperparameters"])
     return Found(None, found)
 
 

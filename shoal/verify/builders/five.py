@@ -13,6 +13,7 @@ from shoal.parts.mean_field import control_rates
 from shoal.parts.rates import AggregatedGradientRate
 from shoal.parts.session import SessionStart
 from shoal.verify.history import History
+from shoal.verify.reading import one_of
 from shoal.verify.recorder import Recorder
 from shoal.verify.registry import Hyper, Values, builder, extras, formula, pick
 
@@ -81,18 +82,22 @@ def drifts(history: History) -> dict[str, Values]:
 # ---- SPECIAL, SPECIAL-C --------------------------------------------------------------------------
 @builder("SPECIAL")
 def special(hyper: Hyper) -> Method:
+    one_of(hyper, "gamma_G", "1/i")
     return catalog.special(lam=hyper["lambda"])
 
 
 @builder("SPECIAL-C")
 def special_c(hyper: Hyper) -> Method:
+    one_of(hyper, "gamma_G", "1/i")
     return catalog.special_c(lam=hyper["lambda"], **pick(hyper, every="prox_every"))
 
 
 # ---- FedAgg --------------------------------------------------------------------------------------
 @builder("FedAgg")
 def fedagg(hyper: Hyper) -> Method:
-    return catalog.fedagg(**pick(hyper, "alpha", "feedback", "eta_min", "eta_max", epochs="L"))
+    return catalog.fedagg(
+        **pick(hyper, "alpha", "feedback", "eta_min", "eta_max", "probe_passes", epochs="L")
+    )
 
 
 @extras("FedAgg")
@@ -109,5 +114,6 @@ def rates(history: History) -> dict[str, Values]:
 
 @formula("FedAgg")
 def solved(problem: dict[str, Any], hyper: Hyper) -> dict[str, Values]:
+    one_of(hyper, "L", len(problem["phi1"]))
     phi1, phi2, w = (torch.tensor(problem[k], dtype=torch.float64) for k in ("phi1", "phi2", "w"))
     return {"eta_raw": control_rates(phi1, phi2, w, hyper["alpha"]).tolist()}
