@@ -1,4 +1,4 @@
-"""Runs that have diverged: uploads or the loss stopped being finite, or the loss grew out of bounds.
+"""Runs that have diverged: uploads or the loss are not finite, or the loss grew out of bounds.
 
 Config and seed decide a run, so playing it again would end the same way. It keeps its records, and
 is not played again unless its folder is removed; what it was compared with is compared without it,

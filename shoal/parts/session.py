@@ -44,11 +44,14 @@ class SessionStart(Part):
     weight tensor of G scaled to unit length, biases left out, distances averaged over tensors, as
     in the released code; ``l2``: eq. (5)), ``probe_rate`` (times the session's rate: 0.5, as
     released), ``first_session`` (``latest``: session P goes on with the newest model; ``initial``:
-    it starts from ``w^0``, as released, and the pilot's model is thrown away), ``pilot`` (``trained``; ``random``: probes begin at ``w^0`` instead of ``w_pilot``,
-    the paper's Table 14), ``keep`` (most past sessions remembered; None keeps all).
+    it starts from ``w^0``, as released, and the pilot's model only serves probes), ``pilot``
+    (``trained``; ``random``: probes begin at ``w^0`` instead of ``w_pilot``, the paper's Table 14),
+    ``keep`` (most past sessions remembered; None keeps all).
 
     Deviations: ``w^(V-1)`` and ``w^(sT+T-1)`` are read as "after V" and "after T" aggregations;
-    ``G_s`` is saved for every ``s >= P``. Tensors of zero length are skipped.
+    ``G_s`` is saved for every ``s >= P``. Tensors of zero length are skipped. The pseudo-code uses
+    ``w_P^init`` without defining it; the authors' code takes ``w^0``, which is not the default here
+    because it throws a trained model away.
     """
 
     strategy: Literal["similarity", "average", "previous"] = "similarity"
