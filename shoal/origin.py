@@ -19,6 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from shoal import catalog, models
@@ -144,7 +145,7 @@ def _chunks(tensor: Tensor) -> Iterator[memoryview]:
     step = max(1, CHUNK // row)
     for begin in range(0, len(tensor), step):
         part = tensor[begin : begin + step].detach().cpu().contiguous()
-        yield memoryview(part.numpy()).cast("B") if part.numel() else memoryview(b"")
+        yield part.view(torch.uint8).numpy().reshape(-1).data
 
 
 def _place(plan: Plan) -> str:

@@ -46,9 +46,16 @@ def dataset_of(config: Config, device: str = "cpu") -> Dataset:
 
 
 def drawn_data(config: Config) -> list[Any]:
-    """What says which data a config reads: equal for two configs that read the same."""
+    """What says which data a config reads: equal for two configs that read the same, whether or not
+    they write every option out."""
     seed = config.seed if _drawn_with_run(config) else None
-    return [config.data.model_dump(mode="json"), seed]
+    try:
+        values = complete_data(config)
+    except UserError:  # said when the data are read
+        values = config.data.model_dump(mode="json")
+    if isinstance(values.get("path"), str):
+        values["path"] = str(Path(values["path"]).expanduser().resolve())
+    return [values, seed]
 
 
 def _drawn_with_run(config: Config) -> bool:

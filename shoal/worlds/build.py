@@ -89,12 +89,12 @@ def assemble(
     return world
 
 
-def _writable(spec: Mapping[str, Any]) -> dict[str, Any]:
+def _writable(spec: Any) -> dict[str, Any]:
     """A copy of the spec with the short forms of its mappings written out."""
     if not isinstance(spec, Mapping):
-        return spec  # which its reader refuses
+        read_world(spec)  # which refuses it
     out = copy.deepcopy(dict(spec))
-    if "name" in out and out["name"] in KEYS:
+    if isinstance(out.get("name"), str) and out["name"] in KEYS:
         out["partition"] = complete_partition(out.get("partition"), lazy=out.get("lazy") is True)
     if isinstance(out.get("available"), str):
         out["available"] = {"name": out["available"]}

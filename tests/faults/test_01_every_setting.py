@@ -18,7 +18,7 @@ from shoal.config import from_mapping, load, load_run
 from shoal.config.build import build
 from shoal.config.method import build as build_method
 from shoal.config.method import complete
-from shoal.config.subject import complete_data
+from shoal.config.subject import complete_data, drawn_data
 from shoal.errors import UserError
 from shoal.runner import Run, config_hash
 
@@ -191,3 +191,8 @@ def test_paths_and_engines_are_no_part_of_the_hash() -> None:
     moved = {"data": {"name": "files", "path": "/b"}, "engine": "ray", "workers": 2, "seed": 1}
     assert config_hash(values) == config_hash(moved)
     assert config_hash(values) != config_hash({**values, "seed": 2})
+
+
+def test_runs_share_their_data_whether_or_not_options_are_written_out() -> None:
+    config = from_mapping(DIGITS)
+    assert drawn_data(build(config).config) == drawn_data(config)
