@@ -14,7 +14,6 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -27,6 +26,7 @@ from shoal.config.build import Plan
 from shoal.data.places import find
 from shoal.data.sources.registry import about, function
 from shoal.errors import UserError
+from shoal.metrics.named import metric
 from shoal.rundir import RunDir, dump_json, write_text
 from shoal.types import Pool
 
@@ -79,8 +79,7 @@ def origin_of(plan: Plan) -> Origin:
     """The digests of a plan's data and code; every pool is looked at once."""
     pools = {name: getattr(plan.world, name, None) for name in ("pool", "test_pool")}
     data = {name: _pool(pool) for name, pool in pools.items() if isinstance(pool, Pool)}
-    modules = {module.__name__: _source(module) for module in _own_modules(plan)}
-    return Origin(data, dict(sorted(modules.items())), _place(plan))
+    return Origin(data, dict(sorted(_code(plan))), _place(plan))
 
 
 def check_origin(
@@ -100,7 +99,7 @@ def check_origin(
                      "put the old data back")  # fmt: skip
     for name in {**old.modules, **now.modules}:
         if old.modules.get(name) != now.modules.get(name):
-            raise _other(where, f"the code of module {name!r}", "put the old code back")
+            raise _other(where, f"the code of {name!r}", "put the old code back")
     if old.place and now.place != old.place:
         say(f"the data have moved from {old.place} to {now.place or 'another place'}; they are "
             "the same")  # fmt: skip
@@ -163,37 +162,50 @@ def _place(plan: Plan) -> str:
 
 
 # ---- code ----------------------------------------------------------------------------------------
-def _own_modules(plan: Plan) -> Iterator[ModuleType]:
-    """Modules outside the package that a run uses, and what they import of the user's own."""
-    seen: dict[str, ModuleType] = {}
-    waiting = [module for name in _named(plan) if (module := sys.modules.get(name)) is not None]
+def _code(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Names and digests of modules outside the package that a run uses, and of what they import of
+    the user's own. Of a script, which changes with every experiment, only what is used counts."""
+    seen: set[str] = set()
+    named = [name.partition(":")[0] for name in plan.config.evaluate.metrics if ":" in name]
+    waiting = [sys.modules[name] for name in named if name in sys.modules]
+    for used in _used(plan):
+        module = sys.modules.get(used.__module__)
+        if used.__module__ == "__main__":
+            yield from _object(used)
+        elif module is not None:
+            waiting.append(module)
     while waiting:
         module = waiting.pop()
-        name = module.__name__
-        if name in seen or name.partition(".")[0] == "shoal" or not _file(module):
+        name, file = module.__name__, _file(module)
+        if name in seen or name.partition(".")[0] == "shoal" or file is None:
             continue
-        seen[name] = module
+        seen.add(name)
+        yield name, hashlib.sha256(file.read_bytes()).hexdigest()
         waiting += [found for found in _imported(module) if _is_users(found)]
-    yield from seen.values()
 
 
-def _named(plan: Plan) -> Iterator[str]:
-    """Names of the modules that have what a config names, or what was given as an object."""
+def _used(plan: Plan) -> Iterator[Any]:
+    """Functions and classes that a config names, or that were given as objects."""
     config = plan.config
-    for metric in config.evaluate.metrics:
-        if ":" in metric:
-            yield import_module(metric.partition(":")[0]).__name__
-    for part in plan.settings.method.parts:
-        yield type(part).__module__
-    yield type(plan.world).__module__
+    yield from (metric(name) for name in config.evaluate.metrics if ":" in name)
+    yield from (type(part) for part in plan.settings.method.parts)
+    yield type(plan.world)
     for item in config.method if isinstance(config.method, list) else [config.method]:
         for name in [item] if isinstance(item, str) else item:
             if name in catalog.METHODS:
-                yield catalog.METHODS[name].__module__
+                yield catalog.METHODS[name]
     if config.problem is None:
         if config.model.name in models.names():
-            yield models.maker(config.model.name).__module__
-        yield function(config.data.name).__module__
+            yield models.maker(config.model.name)
+        yield function(config.data.name)
+
+
+def _object(used: Any) -> Iterator[tuple[str, str]]:
+    try:
+        source = inspect.getsource(used)
+    except (OSError, TypeError):  # typed at a prompt
+        return
+    yield f"__main__.{used.__qualname__}", hashlib.sha256(source.encode()).hexdigest()
 
 
 def _imported(module: ModuleType) -> Iterator[ModuleType]:
@@ -218,12 +230,6 @@ def _file(module: ModuleType) -> Path | None:
     except TypeError:  # built in
         return None
     return Path(found) if found and Path(found).exists() else None
-
-
-def _source(module: ModuleType) -> str:
-    file = _file(module)
-    assert file is not None
-    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 __all__ = ["Origin", "check_origin", "origin_of", "read_origin"]

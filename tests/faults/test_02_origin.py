@@ -119,9 +119,54 @@ def test_other_code_of_ones_own_is_refused(
     helper = folder / "my_shoal_helper.py"
     kept = helper.read_text()
     helper.write_text("def half(x):\n    return x / 3\n")
-    refused(run, capsys, "the code of module 'my_shoal_helper' changed")
+    refused(run, capsys, "the code of 'my_shoal_helper' changed")
     helper.write_text(kept)
     assert call(["resume", str(run)]) == 0
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from torch import nn
+from shoal import models
+from shoal.config import from_mapping
+from shoal.runner import Run
+
+@models.model("mine")
+def mine(shape, classes, *, width=4):
+    return nn.Sequential(nn.Linear(shape[0], width), nn.Tanh(), nn.Linear(width, classes))
+
+def stop(record, rounds):
+    raise KeyboardInterrupt
+
+place, table = map(Path, sys.argv[1:])
+if place.exists():
+    print("resumed")  # a line of the script that no run uses
+    Run.resume(place).play()
+else:
+    values = {"data": {"path": str(table)}, "model": "mine", "engine": "loop",
+              "world": {"name": "still", "members": 2, "rounds": 3}}
+    try:
+        Run.create(place, from_mapping(values)).play(stop)
+    except KeyboardInterrupt:
+        pass
+"""
+
+
+@pytest.mark.slow
+def test_of_a_script_what_is_used_counts(tmp_path: Path, table: Path) -> None:
+    script = tmp_path / "script.py"
+
+    def played(text: str) -> subprocess.CompletedProcess[str]:
+        script.write_text(text)
+        command = [sys.executable, str(script), str(tmp_path / "a"), str(table)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert played(SCRIPT).returncode == 0
+    other = played(SCRIPT.replace("nn.Tanh", "nn.ReLU"))
+    assert "the code of '__main__.mine' changed" in other.stderr
+    again = played(SCRIPT.replace('print("resumed")', 'print("again")'))
+    assert again.returncode == 0 and again.stdout == "again\n"
 
 
 def test_a_million_members_cost_nothing(table: Path) -> None:
