@@ -61,8 +61,6 @@ class Run:
         self.journal = Journal(where, saved.lengths if saved else (0, 0))
         if saved is None:
             player.federation.store.settle(where.checkpoint / checkpoint.MEMORIES)
-        checked = self.plan.config.guard.diverged is not None
-        self._initial_loss = initial_loss(self.plan) if checked else 0.0
         # what a checkpoint would hold: replaced as a whole once a round is written down
         self._good = (self.player.federation, self.journal.lengths)
         self._saved_round = saved.federation.round if saved else -1
@@ -178,9 +176,9 @@ class Run:
         """A loss that is not finite, or far above the initial one, ends the run; it is recorded."""
         most, loss = self.plan.config.guard.diverged, record["loss"]
         unscored = record["accuracy"] is None and self.plan.settings.task.classes is not None
-        if loss is None or most is None or unscored:
+        if loss is None or most is None or unscored or loss <= most:
             return
-        first = max(1.0, self._initial_loss)
+        first = max(1.0, initial_loss(self.plan))
         if math.isfinite(loss) and loss <= most * first:
             return
         said = f"{loss:.3g}, above guard.diverged ({most:g}) times the initial {first:.3g}"
