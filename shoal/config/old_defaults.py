@@ -29,11 +29,9 @@ SETTINGS: Final[Mapping[str, Mapping[str, Any]]] = {
 # dotted key of a config -> what 0.1 did without it
 KEYS: Final[Mapping[str, Any]] = {
     "evaluate.recovery.window": 50,
+    "evaluate.held_out": None,  # members' own scores: on validation rows, else on training rows
     "guard.diverged": None,
-    # what members' own scores are measured on belongs here: 0.1 had no held-out rows
 }
-# keys that decide when a run ends, not what it computes: no part of a run's name
-UNNAMED: Final = ("guard.diverged",)
 
 
 def filled(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -55,18 +53,22 @@ def filled(values: Mapping[str, Any]) -> dict[str, Any]:
 def as_named(config: Config) -> dict[str, Any]:
     """What a config says beyond 0.1's defaults: what the name of a reproduced run is made of.
 
-    A setting whose default has changed counts as left out where it has 0.1's value, and as written
-    where it has another one; so a recipe that writes 0.1's value out keeps the names of its runs.
+    A setting whose default has changed counts as left out where it has 0.1's value, and a method's
+    as written where it has another one; so a recipe that writes 0.1's value out keeps the names of
+    its runs, and one that takes today's default gets others. Keys that do not decide what is
+    computed (how figures are read, when a run ends) name nothing at either default.
     """
+    values: dict[str, Any] = config.model_dump(mode="json")
     out: dict[str, Any] = config.model_dump(mode="json", exclude_defaults=True)
     out.pop("format", None)
     for key, old in _known_keys().items():
         path = key.split(".")
-        value = _at(config.model_dump(mode="json"), path)
-        if value == old or key in UNNAMED:
+        if _at(values, path) == old:
             _drop(out, path)
-        else:
-            _put(out, path, value)
+    held_out = values["evaluate"].get("held_out")
+    _drop(out, ["evaluate", "held_out"])
+    if held_out is not None and getattr(config.evaluate, "of_members", False):
+        _put(out, ["evaluate", "held_out"], held_out)  # it decides which rows are trained on
     if "method" in out:
         out["method"] = _each_method(out["method"], _without_old)
     return out
