@@ -223,7 +223,7 @@ class Run:
 # ---- what makes a run the same run ---------------------------------------------------------------
 def config_hash(values: Mapping[str, Any]) -> str:
     """Of a complete config as it is written, without what says where and how it is computed."""
-    kept = json.loads(dump_json({k: v for k, v in values.items() if k not in ELSEWHERE}))
+    kept = json.loads(json.dumps({k: v for k, v in values.items() if k not in ELSEWHERE}))
     for *steps, last in PATHS:
         inner: Any = kept
         for step in steps:

@@ -41,15 +41,15 @@ DIVERGED = 1e6
 
 
 class Strict(BaseModel):
-    """Unknown keys are errors."""
+    """Unknown keys are errors; infinity stays infinity (a neutral value of some settings)."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
 
 
 class Named(BaseModel):
     """A name and that thing's own options, which its registry checks."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config = ConfigDict(extra="allow", frozen=True, ser_json_inf_nan="constants")
     name: str = Field(description="a name")
 
     @property

@@ -196,3 +196,12 @@ def test_paths_and_engines_are_no_part_of_the_hash() -> None:
 def test_runs_share_their_data_whether_or_not_options_are_written_out() -> None:
     config = from_mapping(DIGITS)
     assert drawn_data(build(config).config) == drawn_data(config)
+
+
+def test_infinity_is_written_too(tmp_path: Path) -> None:
+    values = stateful(method=["fedavg", {"early_stop": {"gamma": float("inf")}}])
+    cut(tmp_path / "a", values)
+    run = Run.resume(tmp_path / "a")
+    assert run.plan.settings.method == build(from_mapping(values)).settings.method
+    run.close()
+    assert written(tmp_path / "a")["method"][1]["early_stop"]["gamma"] == float("inf")
