@@ -54,7 +54,7 @@ class Result(Faces):
         from safetensors.torch import save
 
         where = RunDir(Path(directory))
-        where.create(self.plan.config.complete(), self.plan.world.saved(), force)
+        held = where.create(self.plan.config.complete(), self.plan.world.saved(), force)
         write_text(where.rounds, "".join(dump_json(record) + "\n" for record in self.rounds))
         rows = where.path / ".clients.rows"
         rows.write_bytes(b"".join(packed(round, reports) for round, reports in self.clients))
@@ -62,6 +62,7 @@ class Result(Faces):
         rows.unlink()
         write_bytes(where.model, save({n: t.cpu().contiguous() for n, t in self.model.items()}))
         write_text(where.summary, dump_json(self.summary, indent=2) + "\n")
+        held.close()
         return where.path
 
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from shoal.durable import removed_on_failure
 from shoal.errors import UserError
 from shoal.federation import Federation
 from shoal.frozen import freeze, thaw
@@ -51,23 +52,24 @@ def save(folder: Path, federation: Federation, lengths: tuple[int, int], config_
     name = f"{federation.round:08d}"
     staged, target = folder / f".{name}.new", folder / name
     shutil.rmtree(staged, ignore_errors=True)
-    staged.mkdir()
-    shards = Shards(staged, SHARD_BYTES)
-    manifest = {
-        "format": FORMAT,
-        "round": federation.round,
-        "config": config_hash,
-        "lengths": list(lengths),
-        "state": _frozen_state(federation, shards.add, shards.link),
-    }
-    manifest["shards"] = shards.close()
-    body = dump_json(manifest)
-    write_text(staged / MANIFEST, dump_json({"sha256": sha(body.encode()), "body": body}))
-    sync_directory(staged)
-    if target.exists():  # a corrupt one that a resumed run has come back to
-        shutil.rmtree(target)
-    os.rename(staged, target)
-    sync_directory(folder)
+    with removed_on_failure(staged):
+        staged.mkdir()
+        shards = Shards(staged, SHARD_BYTES)
+        manifest = {
+            "format": FORMAT,
+            "round": federation.round,
+            "config": config_hash,
+            "lengths": list(lengths),
+            "state": _frozen_state(federation, shards.add, shards.link),
+        }
+        manifest["shards"] = shards.close()
+        body = dump_json(manifest)
+        write_text(staged / MANIFEST, dump_json({"sha256": sha(body.encode()), "body": body}))
+        sync_directory(staged)
+        if target.exists():  # a corrupt one that a resumed run has come back to
+            shutil.rmtree(target)
+        os.rename(staged, target)
+        sync_directory(folder)
     _prune(folder, federation.round)
 
 
@@ -108,12 +110,12 @@ def _frozen_memories(entry: Entry, add: Add, link: Callable[[SpillFile], None]) 
 
 
 # ---- reading -------------------------------------------------------------------------------------
-def load(folder: Path, config_hash: str, device: str) -> Saved | None:
-    """The newest good checkpoint; None if there never was one."""
+def load(folder: Path, known: Container[str], device: str) -> Saved | None:
+    """The newest good checkpoint of a config with a known hash; None if there never was one."""
     problems: list[str] = []
     for name in _names(folder):
         try:
-            saved = _load_one(folder / name, config_hash, device)
+            saved = _load_one(folder / name, known, device)
         except CorruptError as error:
             problems.append(f"checkpoint {name} {error}")
             continue
@@ -124,9 +126,9 @@ def load(folder: Path, config_hash: str, device: str) -> Saved | None:
     return None
 
 
-def _load_one(folder: Path, config_hash: str, device: str) -> Saved:
+def _load_one(folder: Path, known: Container[str], device: str) -> Saved:
     manifest = _manifest(folder)
-    if manifest["config"] != config_hash:
+    if manifest["config"] not in known:
         raise UserError(
             f"{folder.parent.parent / 'config.yaml'} is not the config this run was started with; "
             "put the old one back, or start a new run"

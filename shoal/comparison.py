@@ -15,6 +15,7 @@ from shoal.config.build import build
 from shoal.config.config import Config, from_mapping
 from shoal.errors import UserError
 from shoal.metrics.cost import TABLE_8, Cost, beside_table_8
+from shoal.player import AbandonedError
 from shoal.reports.runs import Story, read_story
 from shoal.rundir import RunDir, write_text
 from shoal.runner import Run
@@ -60,9 +61,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "fedcil": {"M": 5},
     "mfcl": {"noise": 64},
     "adaptive_fedavg": {"on": ["members", "domain", "concept"]},
-    "dynamic_init": {"first_session": "latest"},
-    "previous": {"first_session": "latest"},
-    "average": {"first_session": "latest"},
 }
 
 
@@ -90,7 +88,7 @@ def compare_all(out: Path, say: Say, base: Mapping[str, Any] = BASE) -> list[Sto
         where = out / name
         try:
             _finish(where, name, base)
-        except UserError as error:
+        except (UserError, AbandonedError) as error:
             say(f"{name}: not run: {error}")
             continue
         story = read_story(where)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from shoal.errors import UserError
 
 
 def write_text(path: Path, text: str) -> None:
@@ -14,11 +20,53 @@ def write_text(path: Path, text: str) -> None:
 
 def write_bytes(path: Path, content: bytes) -> None:
     new = path.with_name(f".{path.name}.new")
-    with new.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    put_in_place(new, path)
+    with removed_on_failure(new):
+        with new.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        put_in_place(new, path)
+
+
+@contextmanager
+def removed_on_failure(new: Path) -> Iterator[None]:
+    """A file or folder that could not be finished is not left behind."""
+    try:
+        yield
+    except BaseException:
+        if new.is_dir():
+            shutil.rmtree(new, ignore_errors=True)
+        else:
+            with suppress(OSError):
+                new.unlink(missing_ok=True)
+        raise
+
+
+def disk_is_full(error: BaseException) -> bool:
+    """Whether a write failed for want of space, whoever says it.
+
+    >>> disk_is_full(OSError(errno.ENOSPC, "No space left on device"))
+    True
+    """
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return True
+    return "No space left on device" in str(error)  # libraries that write without Python
+
+
+def check_writable(path: Path) -> None:
+    """Refuse a path at which nothing can be made; nothing stays behind."""
+    above = next(p for p in (path, *path.absolute().parents) if p.exists())
+    if above == path and not path.is_dir():
+        return  # somebody else's sentence
+    if not above.is_dir():
+        raise UserError(f"{path} cannot be made, for {above} is a file; give another directory")
+    try:
+        os.rmdir(tempfile.mkdtemp(prefix=".shoal-", dir=above))
+    except OSError as error:
+        reason = os.strerror(error.errno or 0)
+        raise UserError(
+            f"{path} cannot be written to ({above}: {reason}); give another directory"
+        ) from None
 
 
 def put_in_place(new: Path, path: Path) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from io import BufferedWriter
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from shoal.durable import removed_on_failure
 from shoal.errors import UserError
 from shoal.round import ClientReport
 from shoal.rundir import RunDir, dump_json, put_in_place, sync_file
@@ -38,12 +39,23 @@ class Log:
             raise UserError(f"{path} is shorter than its checkpoint says; the run cannot go on")
         os.truncate(path, length)
         self.path, self.length = path, length
-        self._file: BufferedWriter = path.open("ab")
+        # without a buffer: what a full disk refuses is not tried again when the file is closed
+        self._file: FileIO = path.open("ab", buffering=0)
 
     def append(self, content: bytes) -> None:
-        self._file.write(content)
-        self._file.flush()
+        """All of it, or (where the disk is full) nothing."""
+        left = memoryview(content)
+        try:
+            while left:
+                left = left[self._file.write(left) :]
+        except OSError:
+            self.cut(self.length)
+            raise
         self.length += len(content)
+
+    def cut(self, length: int) -> None:
+        self._file.truncate(length)
+        self.length = length
 
     def sync(self) -> None:
         os.fsync(self._file.fileno())
@@ -67,8 +79,13 @@ class Journal:
         return self._rounds.length, self._clients.length
 
     def append(self, record: Mapping[str, Any], clients: Sequence[ClientReport]) -> None:
+        before = self._clients.length
         self._clients.append(packed(int(record["round"]), clients))
-        self._rounds.append((dump_json(record) + "\n").encode("utf-8"))
+        try:
+            self._rounds.append((dump_json(record) + "\n").encode("utf-8"))
+        except OSError:
+            self._clients.cut(before)
+            raise
 
     def sync(self) -> None:
         self._rounds.sync()
@@ -100,10 +117,19 @@ def packed(round: int, clients: Sequence[ClientReport]) -> bytes:
 def write_clients(rows: Path, target: Path) -> None:
     """Rows to Parquet, a row group at a time."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     schema = pa.schema([(name, pa.from_numpy_dtype(ROW[name])) for name in ROW.names or ()])
     new = target.with_name(f".{target.name}.new")
+    with removed_on_failure(new):
+        _write_parquet(new, schema, rows)
+        sync_file(new)
+        put_in_place(new, target)
+
+
+def _write_parquet(new: Path, schema: Any, rows: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     with pq.ParquetWriter(new, schema) as writer, rows.open("rb") as file:
         while chunk := file.read(GROUP * ROW.itemsize):
             table = np.frombuffer(chunk, ROW)
@@ -115,5 +141,3 @@ def write_clients(rows: Path, target: Path) -> None:
                 for f in schema
             ]
             writer.write_table(pa.Table.from_arrays(columns, schema=schema))
-    sync_file(new)
-    put_in_place(new, target)

@@ -9,11 +9,19 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import yaml
 
-from shoal.durable import put_in_place, sync_directory, sync_file, write_bytes, write_text
+from shoal import lock
+from shoal.durable import (
+    check_writable,
+    put_in_place,
+    sync_directory,
+    sync_file,
+    write_bytes,
+    write_text,
+)
 from shoal.errors import UserError
 
 
@@ -52,6 +60,16 @@ class RunDir:
         return self.path / "checkpoint"
 
     @property
+    def lock(self) -> Path:
+        """Held by the process that writes here."""
+        return self.checkpoint / "lock"
+
+    @property
+    def origin(self) -> Path:
+        """Digests of what the run was started with (:mod:`shoal.origin`)."""
+        return self.path / "origin.json"
+
+    @property
     def is_run(self) -> bool:
         return self.config.exists() and self.world.exists()
 
@@ -67,7 +85,8 @@ class RunDir:
         return self.summary.exists()
 
     def check_free(self, force: bool) -> None:
-        """Refuse to write over anything but, if forced, an earlier run."""
+        """Refuse to write over anything but, if forced, an earlier run; and where nobody can."""
+        check_writable(self.path)
         if not self.path.exists():
             return
         if not self.path.is_dir():
@@ -81,23 +100,47 @@ class RunDir:
             )
         if not self.is_run:
             raise UserError(f"{self.path} is no run directory, so --force does not replace it")
+        self._check_unused()
 
-    def create(self, config: Mapping[str, Any], world: Mapping[str, Any], force: bool) -> None:
-        """The directory with ``config.yaml`` and ``world.json``: all of it, or nothing."""
+    def create(
+        self,
+        config: Mapping[str, Any],
+        world: Mapping[str, Any],
+        force: bool,
+        origin: Mapping[str, Any] | None = None,
+    ) -> IO[str]:
+        """The directory with ``config.yaml`` and ``world.json``: all of it, or nothing.
+
+        Returns its lock, which the caller holds as long as it writes there.
+        """
         self.check_free(force)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         staged = self.path.parent / f".{self.path.name}.new"
         old = self.path.parent / f".{self.path.name}.old"
         for leftover in (staged, old):
             shutil.rmtree(leftover, ignore_errors=True)
-        staged.mkdir()
-        write_text(staged / "config.yaml", dump_yaml(config))
-        write_text(staged / "world.json", dump_json(world) + "\n")
-        if self.path.exists() and any(self.path.iterdir()):
-            os.rename(self.path, old)
-        os.rename(staged, self.path)
+        made = RunDir(staged)
+        try:
+            made.checkpoint.mkdir(parents=True)
+            held = lock.hold(made.lock, self.path)
+            write_text(made.config, dump_yaml(config))
+            write_text(made.world, dump_json(world) + "\n")
+            if origin is not None:
+                write_text(made.origin, dump_json(origin, indent=1) + "\n")
+            if self.path.exists() and any(self.path.iterdir()):
+                self._check_unused()
+                os.rename(self.path, old)
+            os.rename(staged, self.path)
+        except BaseException:
+            shutil.rmtree(staged, ignore_errors=True)
+            raise
         sync_directory(self.path.parent)
         shutil.rmtree(old, ignore_errors=True)
+        return held
+
+    def _check_unused(self) -> None:
+        """Refuse while another process writes here."""
+        lock.check_free(self.lock, self.path)
 
 
 def dump_yaml(values: Mapping[str, Any]) -> str:

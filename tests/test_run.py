@@ -62,6 +62,7 @@ def test_a_run_directory(tmp_path: Path) -> None:
     found = {path.name for path in where.iterdir()}
     assert found == {
         "config.yaml",
+        "origin.json",
         "world.json",
         "rounds.jsonl",
         "clients.parquet",

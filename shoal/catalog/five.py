@@ -24,7 +24,7 @@ def dynamic_init(
     R: float = 10.0,
     similarity: Literal["per_tensor_normalized", "l2"] = "per_tensor_normalized",
     probe_rate: float = 0.5,
-    first_session: Literal["initial", "latest"] = "initial",
+    first_session: Literal["initial", "latest"] = "latest",
     pilot: Literal["trained", "random"] = "trained",
     keep: int | None = None,
     on: Sequence[str] = ("members",),
@@ -45,14 +45,14 @@ def dynamic_init(
 
 
 @entry
-def previous(P: int = 1, first_session: Literal["initial", "latest"] = "initial") -> Method:
+def previous(P: int = 1, first_session: Literal["initial", "latest"] = "latest") -> Method:
     """Previous: a session starts from the model that ended the one before (paper 1's baseline)."""
     part = SessionStart(strategy="previous", P=P, first_session=first_session)
     return Method("previous", (part,), base=False)
 
 
 @entry
-def average(P: int = 1, first_session: Literal["initial", "latest"] = "initial") -> Method:
+def average(P: int = 1, first_session: Literal["initial", "latest"] = "latest") -> Method:
     """Average: a session starts from the mean of past sessions' models (paper 1's baseline)."""
     part = SessionStart(strategy="average", P=P, first_session=first_session)
     return Method("average", (part,), base=False)

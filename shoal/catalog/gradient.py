@@ -87,7 +87,7 @@ def continuous(
     mode: Literal["softmax", "glfc"] = "softmax",
     teacher_init: Literal["none", "uniform"] = "none",
     P: int = 1,
-    first_session: Literal["initial", "latest"] = "initial",
+    first_session: Literal["initial", "latest"] = "latest",
 ) -> Method:
     """Continuous: FedAvg that distils the previous session's model (paper 1's baseline)."""
     teacher = SessionTeacher(mode=mode, kappa=kappa, teacher_init=teacher_init)

@@ -10,11 +10,12 @@ from shoal.errors import UserError
 
 __all__ = ["app", "main"]
 
-BAD_INPUT, ABANDONED, INTERRUPTED = 2, 3, 130
+BAD_INPUT, ABANDONED, DIVERGED, INTERRUPTED = 2, 3, 5, 130
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """The ``shoal`` command: exits 0, or 2 (bad input), 3 (below quorum), 130 (interrupted)."""
+    """The ``shoal`` command: exits 0, or 2 (bad input, or a full disk), 3 (below quorum), 4 (some
+    runs of a sweep failed), 5 (a run has diverged), 130 (interrupted)."""
     sys.exit(call(sys.argv[1:] if args is None else args))
 
 
@@ -33,7 +34,7 @@ def call(args: Sequence[str]) -> int:
         # typer brings its own copy of click or uses the real one, so names decide, not classes
         name = type(error).__name__
         if name == "AbandonedError":
-            return _say(str(error), ABANDONED)
+            return _say(str(error), DIVERGED if getattr(error, "diverged", False) else ABANDONED)
         if name == "Abort":
             return _say("interrupted", INTERRUPTED)
         if hasattr(error, "format_message"):

@@ -52,6 +52,7 @@ def reproduce(
 
     Finished runs are kept, runs that were stopped go on, and cells that share a run share it.
     """
+    from shoal.durable import check_writable
     from shoal.reproduce.archive import pack, unpack
     from shoal.reproduce.play import Asked, cells_asked, cells_finished
 
@@ -68,6 +69,7 @@ def reproduce(
         raise UserError("reproduce needs a folder: -o DIR (or --list to see what there is)")
     if out.exists() and not out.is_dir():
         raise UserError(f"{out} is a file; give a folder")
+    check_writable(out)
     if archive is not None and archive.exists():
         _say(f"{unpack(archive, out / 'runs')} finished runs taken from {archive}")
     if finished:

@@ -62,5 +62,5 @@ class SweepProgress:
         played = sum(done for done, _ in self._rounds.values())
         text = f"{self._ended}/{self._runs} runs"
         self._bar.update(self._bar.task_ids[0], completed=played, total=total, text=text)
-        if event.status == "failed":
+        if event.status in ("failed", "diverged"):
             self._bar.console.print(f"{event.run} failed: {event.text}", highlight=False)

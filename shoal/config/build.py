@@ -10,7 +10,16 @@ from shoal.config.config import Config, from_mapping
 from shoal.config.engine import resolved_device, resolved_engine, tried_engine
 from shoal.config.method import build as build_method
 from shoal.config.method import complete
-from shoal.config.subject import Subject, dataset_of, initial_of, quadratic, task_of, world_of
+from shoal.config.subject import (
+    Subject,
+    complete_data,
+    complete_model,
+    dataset_of,
+    initial_of,
+    quadratic,
+    task_of,
+    world_of,
+)
 from shoal.data.sources import Dataset
 from shoal.errors import UserError, concerning
 from shoal.federation import Rates, Settings
@@ -50,8 +59,9 @@ def build(
         # a quadratic client's rows are its steps
         config = _with(config, local={**config.local.model_dump(), "batch": 1})
     with concerning("method"):
-        if method is None:
-            config = _with(config, method=complete(config.method, config.local.epochs))
+        # a method that was given as an object has its own epochs
+        epochs = config.local.epochs if method is None else None
+        config = _with(config, method=complete(config.method, epochs))
         chosen = method if method is not None else build_method(config.method)
     with concerning("local"):
         optimizer = optimizer_of(config)
@@ -62,6 +72,9 @@ def build(
     if config.model.init != "random":
         init = str(Path(config.model.init).resolve())
         config = _with(config, model={**config.model.model_dump(), "init": init})
+    if config.problem is None and isinstance(config.data.options.get("path"), str):
+        path = str(Path(config.data.options["path"]).expanduser().resolve())
+        config = _with(config, data={**config.data.model_dump(), "path": path})
     if config.problem is None and config.world.name == "saved":
         path = str(file_of(config.world.options).resolve())
         config = _with(config, world={"name": "saved", "file": path})
@@ -72,8 +85,10 @@ def build(
         device=device,
         engine=engine,
         local={**config.local.model_dump(), "validation": validation},
+        weights=config.weights or chosen.weights,
     )
-    subject = _subject(config, validation, world, data)
+    config, subject = _subject(config, validation, world, data)
+    config = _with(config, format=2)  # everything is in it from here on
     task = subject.task
     for part in chosen.fillers("transform_task"):
         task = part.transform_task(task)
@@ -139,16 +154,22 @@ def optimizer_of(config: Config) -> Part:
 
 def _subject(
     config: Config, validation: float, world: World | None, data: Dataset | None
-) -> Subject:
+) -> tuple[Config, Subject]:
+    """The subject, and the config with every option of its data, model and world."""
     if config.problem is not None:
-        return quadratic(config.problem, config.seed)
+        return config, quadratic(config.problem, config.seed)
     with concerning("data"):
         data = data if data is not None else dataset_of(config, config.device)
+        config = _with(config, data=complete_data(config))
     with concerning("model"):
         task = task_of(config, data)
         initial = initial_of(config.model, task, config.seed)
+        config = _with(config, model=complete_model(config.model, data))
     with concerning("world"):
-        return Subject(task, world or world_of(config, data, validation), initial)
+        made = world or world_of(config, data, validation)
+        if config.world.name != "saved" and (settled := getattr(made, "settled", None)):
+            config = _with(config, world=settled)
+        return config, Subject(task, made, initial)
 
 
 def _check_participation(config: Config, first: Moment) -> None:

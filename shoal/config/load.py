@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,27 @@ from shoal.config.config import Config, from_mapping
 from shoal.config.dialect import Loader
 from shoal.config.messages import Path as KeyPath
 from shoal.config.messages import dotted
+from shoal.config.old_defaults import filled
 from shoal.config.overrides import applied
 from shoal.errors import MissingDataError, UserError
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> Config:
-    """The config in a file, with ``key=value`` overrides."""
+    """The config in a file that a person wrote, with ``key=value`` overrides: what it leaves out
+    has today's defaults."""
+    return _loaded(path, overrides, lambda values: values)
+
+
+def load_run(path: Path, overrides: Sequence[str] = ()) -> Config:
+    """The ``config.yaml`` of a run directory: what version 0.1 left out has 0.1's defaults."""
+    return _loaded(path, overrides, lambda v: v if v.get("format") == 2 else filled(v))
+
+
+def _loaded(
+    path: Path,
+    overrides: Sequence[str],
+    completed: Callable[[dict[str, Any]], dict[str, Any]],
+) -> Config:
     values, lines = read(path)
 
     def place(key: KeyPath) -> str:
@@ -27,7 +42,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Config:
             return f"--set {change}: "
         return f"{path.name}, line {line}: " if line else f"{path.name}: "
 
-    return from_mapping(applied(values, overrides), place)
+    return from_mapping(completed(applied(values, overrides)), place)
 
 
 def _changed_by(key: KeyPath, overrides: Sequence[str], in_file: bool) -> str | None:

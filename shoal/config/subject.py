@@ -10,9 +10,11 @@ import torch
 from shoal import models, rng
 from shoal.config.config import Config, ModelChoice
 from shoal.config.problem import Problem
+from shoal.config.signature import defaults_of
 from shoal.data.shared_words import sharing
-from shoal.data.sources import Dataset
+from shoal.data.sources import Dataset, names
 from shoal.data.sources import load as load_data
+from shoal.data.sources.registry import function
 from shoal.errors import UserError
 from shoal.task import ModuleTask, QuadraticTask, Task, cross_entropy_rows, weighted_rows
 from shoal.types import Model, Pool
@@ -33,10 +35,10 @@ def dataset_of(config: Config, device: str = "cpu") -> Dataset:
     """The config's data, on its device."""
     named, given = config.world.name, config.world.options
     domains = domains_of(given) if named == "saved" else given.get("domains")
-    options = dict(config.data.options)
+    options = sharing(config.data.name, config.data.options, domains)
     if _drawn_with_run(config):
         options["seed"] = config.seed
-    data = load_data(config.data.name, **sharing(config.data.name, options, domains))
+    data = load_data(config.data.name, **options)
     if device == "cpu":
         return data
     train, test = (Pool(p.x.to(device), p.y.to(device)) for p in (data.train, data.test))
@@ -44,9 +46,16 @@ def dataset_of(config: Config, device: str = "cpu") -> Dataset:
 
 
 def drawn_data(config: Config) -> list[Any]:
-    """What says which data a config reads: equal for two configs that read the same."""
+    """What says which data a config reads: equal for two configs that read the same, whether or not
+    they write every option out."""
     seed = config.seed if _drawn_with_run(config) else None
-    return [config.data.model_dump(mode="json"), seed]
+    try:
+        values = complete_data(config)
+    except UserError:  # said when the data are read
+        values = config.data.model_dump(mode="json")
+    if isinstance(values.get("path"), str):
+        values["path"] = str(Path(values["path"]).expanduser().resolve())
+    return [values, seed]
 
 
 def _drawn_with_run(config: Config) -> bool:
@@ -65,14 +74,44 @@ def world_of(config: Config, data: Dataset, validation: float) -> World:
     return world
 
 
+def complete_data(config: Config) -> dict[str, Any]:
+    """The data's name with every option, as a config says it.
+
+    Domains of a world that are data sets take the options of the run's data that they have, too;
+    so a default that one of them does not share is left out, and each keeps its own.
+    """
+    named, given = config.world.name, config.world.options
+    domains = domains_of(given) if named == "saved" else given.get("domains")
+    options = sharing(config.data.name, config.data.options, domains)
+    others = [defaults_of(function(d)) for d in _other_sets(config.data.name, domains)]
+    known = {
+        key: value
+        for key, value in defaults_of(function(config.data.name)).items()
+        if all(other.get(key, value) == value for other in others)
+    }
+    return {"name": config.data.name, **known, **options}
+
+
+def _other_sets(name: str, domains: object) -> list[str]:
+    """Domains that are data sets of their own."""
+    listed = domains if isinstance(domains, list | tuple) else ()
+    return [d for d in listed if d != name and d in names()]
+
+
+def complete_model(choice: ModelChoice, data: Dataset) -> dict[str, Any]:
+    """The model's name with every option, as a config says it."""
+    known = defaults_of(models.maker(choice.name))
+    if data.vocabulary is not None and "vocabulary" in known:
+        known["vocabulary"] = data.vocabulary
+    return {"name": choice.name, "init": choice.init, **known, **choice.options}
+
+
 def task_of(config: Config, data: Dataset) -> ModuleTask:
     choice = config.model
     if data.classes is None:
         raise UserError(f"data: {data.name!r} has no classes, and every model here needs them")
-    options = dict(choice.options)
-    vocabulary = getattr(data, "vocabulary", None)
-    if vocabulary is not None and models.takes(choice.name, "vocabulary"):
-        options.setdefault("vocabulary", vocabulary)
+    every = complete_model(choice, data)
+    options = {key: value for key, value in every.items() if key not in ("name", "init")}
     make = models.Blueprint.of(choice.name, data.shape, data.classes, options)
     weights = _class_weights(config, data)
     rows = cross_entropy_rows if weights is None else weighted_rows(weights)

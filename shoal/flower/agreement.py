@@ -18,6 +18,8 @@ import torch
 from shoal.config import Config, from_mapping
 from shoal.config.build import Plan, build
 from shoal.config.load import read
+from shoal.config.method import complete
+from shoal.config.old_defaults import filled
 from shoal.data.sources import Dataset
 from shoal.errors import UserError
 from shoal.flower.privacy import Privacy, from_values
@@ -61,9 +63,23 @@ class Agreement:
     secure: Secure | None = None
 
     @property
+    def _of_0_1(self) -> bool:
+        """Whether version 0.1 made it: only its agreements say ``format: 1``."""
+        return self.config.format == 1 and "format" in self.config.model_fields_set
+
+    @property
+    def _values(self) -> dict[str, Any]:
+        """The config with every setting of its method; one of version 0.1 as it was written."""
+        values = self.config.complete()
+        if not self._of_0_1:
+            method = complete(self.config.method, self.config.local.epochs)
+            values |= {"format": 2, "method": method}
+        return values
+
+    @property
     def digest(self) -> str:
         """The same on both sides exactly if both train the same thing."""
-        values = {k: v for k, v in self.config.complete().items() if k not in APART}
+        values = {k: v for k, v in self._values.items() if k not in APART}
         values["model"] = {k: v for k, v in values["model"].items() if k != "init"}
         text = dump_json({"expects": _plain(self.expects), "config": values, **self._private()})
         return hashlib.sha256(text.encode()).hexdigest()
@@ -85,7 +101,8 @@ class Agreement:
             raise UserError("loss.class_weights: balanced needs everybody's labels, which no real "
                             "federation has; give one number a class")  # fmt: skip
         # nodes run the reference engine; nothing is tried out here, where no data is
-        config = from_mapping({**self.config.complete(), "engine": "loop"})
+        values = filled(self._values) if self._of_0_1 else self._values
+        config = from_mapping({**values, "engine": "loop"})
         plan = build(config, world=world or Somewhere(), data=self.expects.dataset())
         if self.privacy is not None:
             stats = plan.initial.stats.numel()
@@ -95,7 +112,7 @@ class Agreement:
         return plan
 
     def write(self, path: Path) -> None:
-        kept = {k: v for k, v in self.config.complete().items() if k not in ("data", "world")}
+        kept = {k: v for k, v in self._values.items() if k not in ("data", "world")}
         kept.pop("problem", None)
         values = {"expects": _plain(self.expects), "config": kept, **self._private()}
         write_text(path, dump_yaml(values))

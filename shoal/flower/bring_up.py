@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from shoal.errors import UserError
 from shoal.flower.keeper import Keeper
 from shoal.flower.layout import Place, Up, read_up
-from shoal.flower.lock import end_holder, holder
 from shoal.flower.up import Federation, prepare
+from shoal.lock import end_holder, holder
 
 ANSWER_SECONDS = 5.0  # for a SuperLink that may be running
 Say = Callable[[str], None]

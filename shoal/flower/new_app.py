@@ -92,7 +92,8 @@ def write_app(
         raise UserError("a problem has no data that nodes could bring; give a config with a model")
     name = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-") or "federation"
     package = name.replace("-", "_")
-    agreed = Agreement(expects or expected_of(config), config, secure=secure)
+    today = config.model_copy(update={"format": 2})
+    agreed = Agreement(expects or expected_of(config), today, secure=secure)
     plan = agreed.plan()  # every check that can fail fails here
     inside = folder / package
     inside.mkdir(parents=True)

@@ -22,7 +22,6 @@ from shoal.flower.engine import GridEngine, SilentError
 from shoal.flower.layout import LOCK
 from shoal.flower.ledger import Ledger
 from shoal.flower.live_world import LiveWorld
-from shoal.flower.lock import hold
 from shoal.flower.post import Post
 from shoal.flower.presence import Presence
 from shoal.flower.privacy import Account, Privacy, said
@@ -32,6 +31,7 @@ from shoal.flower.roster import Roster
 from shoal.flower.rules import Rules
 from shoal.flower.sessions import Sessions
 from shoal.flower.wire import vocabulary
+from shoal.lock import hold
 from shoal.orders import make_order
 from shoal.round import RoundReport, play_round
 from shoal.types import Job
@@ -58,7 +58,7 @@ class Server:
         self.world = LiveWorld(self.rules.num_server_rounds, self.folder / "sessions.json")
         self.plan = self.agreement.plan(self.world)
         self.settings: Settings = replace(self.plan.settings, world=self.world, elsewhere=True)
-        saved = checkpoint.load(self.folder / "checkpoint", self.agreement.digest, "cpu")
+        saved = checkpoint.load(self.folder / "checkpoint", {self.agreement.digest}, "cpu")
         self.books = Books(self.folder, self.agreement, self.rules, saved)
         self.ledger = Ledger(self.folder, self.say)
         self.federation = saved.federation if saved else self._fresh()

@@ -18,10 +18,10 @@ from shoal.flower.certificates import make_certificates
 from shoal.flower.keys import new_key, read_key
 from shoal.flower.layout import Place, Up
 from shoal.flower.link import Link
-from shoal.flower.lock import end_holder
 from shoal.flower.new_app import agreement_of
 from shoal.flower.processes import SHOAL, SUPERLINK, Processes
 from shoal.flower.roster import Roster
+from shoal.lock import end_holder
 
 START_SECONDS = 120.0  # for the SuperLink to answer
 Say = Callable[[str], None]

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from shoal.config import load
+from shoal.config import load_run
 from shoal.errors import UserError
 from shoal.loggers.registry import NAMES, check, open_sink
 from shoal.loggers.scalars import scalars
@@ -47,7 +47,7 @@ class Loggers:
         self._followers: dict[str, _Follower] = {}
         if not wanted:
             return
-        source = Source(where, load(where.config).complete())
+        source = Source(where, load_run(where.config).complete())
         source.folder.mkdir(exist_ok=True)
         write_text(remembered, json.dumps({"format": 1, "names": wanted}) + "\n")
         for name in wanted:

@@ -15,7 +15,7 @@ from shoal.models.lenet import LeNet5
 from shoal.models.linear import Linear
 from shoal.models.mlp import MLP
 from shoal.models.plain import VGG11, AlexNet
-from shoal.models.registry import build, model, names, takes
+from shoal.models.registry import build, maker, model, names, takes
 from shoal.models.resnet import ResNet18, ResNet18ImageNet, ResNet34
 from shoal.models.text import CharLSTM, FastText, Transformer, WordLSTM
 
@@ -42,6 +42,7 @@ __all__ = [
     "Transformer",
     "WordLSTM",
     "build",
+    "maker",
     "model",
     "names",
     "takes",

@@ -39,6 +39,13 @@ def takes(name: str, option: str) -> bool:
     return name in _MODELS and option in inspect.signature(_MODELS[name]).parameters
 
 
+def maker(name: str) -> Callable[..., nn.Module]:
+    """The function behind ``name``; its signature has the options."""
+    if name not in _MODELS:
+        raise UserError(f"unknown model {name!r}; {suggestion(name, names())}")
+    return _MODELS[name]
+
+
 def build(name: str, shape: Sequence[int], classes: int, **options: Any) -> nn.Module:
     """The model called ``name`` for samples of ``shape`` and ``classes`` outputs.
 
@@ -47,18 +54,17 @@ def build(name: str, shape: Sequence[int], classes: int, **options: Any) -> nn.M
     >>> sum(p.numel() for p in net.parameters())
     1510
     """
-    if name not in _MODELS:
-        raise UserError(f"unknown model {name!r}; {suggestion(name, names())}")
+    make = maker(name)
     size = tuple(shape)
     if not size or min(size) < 1:
         raise UserError(f"model {name!r} needs a shape of sizes of at least 1, not {size}.")
     if classes < 1:
         raise UserError(f"model {name!r} needs at least 1 class, not {classes!r}.")
-    known = list(inspect.signature(_MODELS[name]).parameters)[2:]
+    known = list(inspect.signature(make).parameters)[2:]
     for option in options:
         if option not in known:
             raise UserError(f"model {name!r} has no option {option!r}; {suggestion(option, known)}")
-    return _MODELS[name](size, classes, **options)
+    return make(size, classes, **options)
 
 
 def image_shape(name: str, shape: Shape, least: int = 1) -> tuple[int, int, int]:

@@ -43,12 +43,15 @@ class SessionStart(Part):
     Parameters: ``P`` (1), ``V`` (1), ``R`` (10), ``similarity`` (``per_tensor_normalized``: each
     weight tensor of G scaled to unit length, biases left out, distances averaged over tensors, as
     in the released code; ``l2``: eq. (5)), ``probe_rate`` (times the session's rate: 0.5, as
-    released), ``first_session`` (``initial``: session P starts from ``w^0``, as released;
-    ``latest``), ``pilot`` (``trained``; ``random``: probes begin at ``w^0`` instead of ``w_pilot``,
-    the paper's Table 14), ``keep`` (most past sessions remembered; None keeps all).
+    released), ``first_session`` (``latest``: session P goes on with the newest model; ``initial``:
+    it starts from ``w^0``, as released, and the pilot's model only serves probes), ``pilot``
+    (``trained``; ``random``: probes begin at ``w^0`` instead of ``w_pilot``, the paper's Table 14),
+    ``keep`` (most past sessions remembered; None keeps all).
 
     Deviations: ``w^(V-1)`` and ``w^(sT+T-1)`` are read as "after V" and "after T" aggregations;
-    ``G_s`` is saved for every ``s >= P``. Tensors of zero length are skipped.
+    ``G_s`` is saved for every ``s >= P``. Tensors of zero length are skipped. The pseudo-code uses
+    ``w_P^init`` without defining it; the authors' code takes ``w^0``, which is not the default here
+    because it throws a trained model away.
     """
 
     strategy: Literal["similarity", "average", "previous"] = "similarity"
@@ -57,7 +60,7 @@ class SessionStart(Part):
     R: float = 10.0
     similarity: Similarity = "per_tensor_normalized"
     probe_rate: float = 0.5
-    first_session: Literal["initial", "latest"] = "initial"
+    first_session: Literal["initial", "latest"] = "latest"
     pilot: Literal["trained", "random"] = "trained"
     keep: int | None = None
     on: tuple[Kind, ...] = ("members",)

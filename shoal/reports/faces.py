@@ -88,13 +88,15 @@ class Run(Faces):
     ``Run("runs/a")`` shows itself in a notebook; ``frame()``, ``clients()``, ``plot_accuracy()``,
     ``plot_timeline()``, ``plot("loss")``, ``report()`` and the like take it further.
 
-    >>> Run("no/such/run").frame()
+    >>> Run("no/such/run")
     Traceback (most recent call last):
-    shoal.errors.UserError: no/such/run has no rounds
+    shoal.errors.UserError: no/such/run is no run directory (it has no config.yaml)
     """
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
+        if not RunDir(self.directory).config.is_file():
+            raise UserError(f"{directory} is no run directory (it has no config.yaml)")
 
     def __repr__(self) -> str:
         return f"Run({str(self.directory)!r})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from shoal.config.load import load
+from shoal.config.load import load_run
 from shoal.errors import UserError
 from shoal.reports.names import method_name, shift_name
 from shoal.rundir import RunDir
@@ -37,7 +37,7 @@ def read_story(directory: Path) -> Story:
     where = RunDir(directory)
     if not where.config.exists():
         raise UserError(f"{directory} is no run directory (it has no config.yaml)")
-    config = load(where.config)
+    config = load_run(where.config)
     records = list(read_rounds(where.rounds)) if where.rounds.exists() else []
     if not records:
         raise UserError(f"{directory} has no rounds yet; start it with shoal resume {directory}")

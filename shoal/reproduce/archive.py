@@ -13,10 +13,10 @@ import tarfile
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
+from shoal.diverged import NAME as DIVERGED
+from shoal.diverged import diverged
 from shoal.durable import write_bytes
 from shoal.errors import UserError
-from shoal.reproduce.diverged import NAME as DIVERGED
-from shoal.reproduce.diverged import diverged
 from shoal.reproduce.kept_figures import NAME as FIGURES
 from shoal.rundir import RunDir
 

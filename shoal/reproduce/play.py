@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from shoal.diverged import diverged
 from shoal.errors import UserError
 from shoal.reproduce.cells import Cell, cells_of, selected
 from shoal.reproduce.cost import Cost, total
-from shoal.reproduce.diverged import diverged
 from shoal.reproduce.library import recipes
 from shoal.reproduce.measures import check
 from shoal.reproduce.pool import Task, play_all

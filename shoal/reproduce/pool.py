@@ -26,8 +26,8 @@ from shoal.config.method import build as build_method
 from shoal.config.subject import dataset_of, drawn_data
 from shoal.cores import cores
 from shoal.data.sources import Dataset
+from shoal.diverged import diverged
 from shoal.errors import UserError
-from shoal.reproduce.diverged import diverged, note
 from shoal.rundir import RunDir
 
 
@@ -158,8 +158,6 @@ def play(task: Task, until: float | None = None) -> Outcome:
     except OutOfTimeError:
         return ended("stopped")
     except AbandonedError as error:
-        if error.diverged:
-            note(task.path, error.round, str(error))
         return ended("diverged" if error.diverged else "failed", str(error))
     except UserError as error:
         return ended("failed", str(error))

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from shoal.config.config import Config
+from shoal.config.old_defaults import as_named
+from shoal.diverged import diverged
 from shoal.errors import MissingDataError
 from shoal.reports.runs import method_name
 from shoal.reproduce import printed
 from shoal.reproduce.cells import Cell
-from shoal.reproduce.diverged import diverged
 from shoal.reproduce.measures import Reading, measured
 from shoal.reproduce.recipe import Call, Figure
 from shoal.rundir import RunDir
@@ -90,12 +91,13 @@ class Result:
 def run_name(config: Config) -> str:
     """The directory of a config, the same for every cell that shares it.
 
-    What is at its default is left out, so that a new key of configs renames no run.
+    What is at its default (of version 0.1, where that was another one) is left out, so that a new
+    key or another default of configs renames no run.
     """
     data = config.data.name if config.problem is None else config.problem.name
     shown = "+".join(method_name(config.method).split(" + "))
     plain = "".join(c if c.isalnum() or c in "_+-" else "-" for c in f"{data}-{shown}")
-    values = config.model_dump(mode="json", exclude_defaults=True)
+    values = as_named(config)
     digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
     return f"{plain}-s{config.seed}-{digest[:10]}"
 

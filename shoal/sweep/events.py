@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-Status = Literal["finished", "skipped", "failed", "stopped"]
+Status = Literal["finished", "skipped", "failed", "diverged", "stopped"]
 
 
 @dataclass(frozen=True)

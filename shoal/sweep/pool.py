@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.config.config import Config
+from shoal.durable import check_writable
 from shoal.errors import UserError
 from shoal.rundir import RunDir, dump_json, write_text
 from shoal.sweep.events import Event, Outcome
@@ -46,6 +47,7 @@ def play_all(
     its outcome says why. An interrupt stops all of them at a checkpoint and is raised again.
     """
     root = root.resolve()
+    check_writable(root)
     _check_names(configs)
     # what was written and nothing else: some defaults depend on whether a key was given
     values = {n: c.model_dump(mode="json", exclude_unset=True) for n, c in configs.items()}

@@ -152,10 +152,11 @@ class Told:
             self.tell(Event(self.run, status="stopped", text="interrupted"))
             return self.in_thread
         text = str(error)
+        apart = isinstance(error, AbandonedError) and error.diverged
         if not isinstance(error, UserError | AbandonedError):
             # a mistake of ours or of a user's own part: one line, and the rest of the sweep goes on
             text = f"{type(error).__name__}: {error}"
-        self.tell(Event(self.run, status="failed", text=text))
+        self.tell(Event(self.run, status="diverged" if apart else "failed", text=text))
         return isinstance(error, Exception)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,9 +18,9 @@ from shoal.worlds.concepts import Concepts
 from shoal.worlds.domains import lay_out
 from shoal.worlds.drifts import read_drifts
 from shoal.worlds.flow import read_flow
-from shoal.worlds.holders import Parts, read_holders
+from shoal.worlds.holders import Parts, complete_partition, read_holders
 from shoal.worlds.membership import Membership, churn, still
-from shoal.worlds.spec import CHURN, Reader, read_world
+from shoal.worlds.spec import CHURN, KEYS, Reader, read_world
 from shoal.worlds.stages import Plan, hold, read_plan
 from shoal.worlds.streams import read_stream
 from shoal.worlds.unseen import with_unseen
@@ -47,7 +48,8 @@ def assemble(
     drawn: Sequence[Parts | None] | None = None,
 ) -> Composed:
     """Like :func:`build`; ``drawn`` gives the assignments of each stage instead of drawing them."""
-    reader = read_world(spec)
+    settled = _writable(spec)  # reading it writes every default into it
+    reader = read_world(settled)
     if not 0.0 <= validation < 1.0:
         raise UserError(f"validation is {validation!r}; it must be at least 0 and below 1.")
     holders = read_holders(reader, dataset, seed)
@@ -81,10 +83,22 @@ def assemble(
         pool, stages = with_bias(bias, pool, stages, members, dataset.classes, sort)
     world = Composed(
         dict(spec), seed, float(validation), rounds, members, dataset.classes, pool, test_pool,
-        membership, concepts, stages, hidden, available, stream, bias,
+        membership, concepts, stages, hidden, available, stream, bias, settled,
     )  # fmt: skip
     _check_reached(world)
     return world
+
+
+def _writable(spec: Any) -> dict[str, Any]:
+    """A copy of the spec with the short forms of its mappings written out."""
+    if not isinstance(spec, Mapping):
+        read_world(spec)  # which refuses it
+    out = copy.deepcopy(dict(spec))
+    if isinstance(out.get("name"), str) and out["name"] in KEYS:
+        out["partition"] = complete_partition(out.get("partition"), lazy=out.get("lazy") is True)
+    if isinstance(out.get("available"), str):
+        out["available"] = {"name": out["available"]}
+    return out
 
 
 def _flow(reader: Reader, members: int, plan: Plan, seed: int) -> Membership:
@@ -120,8 +134,8 @@ def _rounds(reader: Reader, sessions: int, plan: Plan) -> int:
 def _hidden(reader: Reader) -> frozenset[Kind]:
     """``hidden: true`` for every shift, or a list of the kinds that nobody is told of."""
     kinds = ("members", "concept", "domain", "classes")
-    value = reader.raw("hidden")
-    if value is None or isinstance(value, bool):
+    value = reader.raw("hidden", False)
+    if isinstance(value, bool):
         return frozenset(kinds if value else ())
     for kind in value if isinstance(value, list | tuple) else [value]:
         if kind not in kinds:

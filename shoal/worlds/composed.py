@@ -48,6 +48,7 @@ class Composed:
     available: Availability | None = None
     stream: Stream | None = None
     bias: Bias | None = None  # what the pool's rows have on them already
+    settled: Mapping[str, Any] = field(default_factory=dict)  # the spec, every default written out
     cache: DataCache = field(default_factory=DataCache, repr=False)
     _here: Recent[int, Sequence[int]] = field(default_factory=Recent, repr=False)
     _sets: Recent[Any, dict[str, ClientData]] = field(default_factory=Recent, repr=False)

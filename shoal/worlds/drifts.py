@@ -94,8 +94,8 @@ def _round(reader: Reader, key: str, least: int, rounds: int) -> int:
 def read_swap(reader: Reader, classes: int) -> tuple[int, ...]:
     """``all``: label i with i + 1 for even i (of an odd number of classes the last one stays);
     or a list of pairs, no class in two of them."""
-    swap = reader.raw("swap")
-    if swap is None or swap == "all":
+    swap = reader.raw("swap", "all")
+    if swap == "all":
         swap = [[c, c + 1] for c in range(0, classes - 1, 2)]
     right = f"'all' or a list of pairs of different classes from 0 to {classes - 1}"
     if not isinstance(swap, list | tuple) or not swap:

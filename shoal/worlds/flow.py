@@ -94,7 +94,7 @@ def read_flow(value: Any, members: int, rounds: int, seed: int) -> Membership:
     arrive = reader.number("arrive", 0.0, -1e-9, float("1e9"))
     leave = reader.number("leave", 0.0, -1e-9, float("1e9"))
     every = reader.whole("every", 1)
-    returns = reader.flag("returns") if reader.given("returns") else True
+    returns = reader.flag("returns", True)
     draw = _Draw(members, present, seed, returns)
     starts, changes = [0], []
     for round in range(every, rounds, every):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from shoal.data import partition as partitions
 from shoal.data.sources import Dataset
 from shoal.errors import UserError
 from shoal.rng import Purpose, generator
@@ -128,3 +130,20 @@ def read_holders(reader: Reader, dataset: Dataset, seed: int) -> Holders:
     if not 0.0 < alpha < float("inf"):
         raise UserError(f"alpha of partition 'dirichlet' is {alpha!r}; it must be above 0.")
     return Holders(members, name, options, reader.whole("samples", 50), seed)
+
+
+def complete_partition(value: Any, lazy: bool) -> Any:
+    """What a world says of its partition, every option written out."""
+    name, options = read_partition(value)
+    if name == "time":
+        known = inspect.signature(in_time).parameters
+    elif name == "natural":
+        return {"name": name}
+    else:
+        known = inspect.signature(getattr(partitions, name)).parameters
+    defaults = {
+        key: parameter.default
+        for key, parameter in known.items()
+        if parameter.default is not parameter.empty and (not lazy or key == "alpha")
+    }
+    return {"name": name, **defaults, **options}

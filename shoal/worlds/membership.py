@@ -58,7 +58,7 @@ def churn(reader: Reader, members: int) -> Membership:
     starts = (0, *accumulate(lengths[:-1]))
     if reader.given("present", "arrive", "leave"):
         for key in ("groups", "order", "labels", "overlap"):
-            if reader.given(key):
+            if reader.given(key) and (key, reader.raw(key)) != ("labels", "all"):
                 reader.bad(key, "left out when 'present' says who is here")
         return Membership(starts, _ring(reader, members, count), sum(lengths))
     groups = reader.whole("groups", 2)

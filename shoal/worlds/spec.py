@@ -30,10 +30,15 @@ KEYS: dict[str, tuple[str, ...]] = {
 
 
 class Reader:
-    """Typed access to a mapping; ``what`` is how complaints call it."""
+    """Typed access to a mapping; ``what`` is how complaints call it.
+
+    A default that is handed out is written into ``values`` itself (if it can be written to), so
+    that after reading a spec it says everything; what :meth:`given` answers does not change.
+    """
 
     def __init__(self, values: Mapping[str, Any], what: str, known: Sequence[str]) -> None:
         self.values, self.what = dict(values), what
+        self._written = values if isinstance(values, dict) else {}
         for key in self.values:
             if key not in known:
                 raise UserError(f"{what} has no key {key!r}; {suggestion(key, known)}.")
@@ -44,20 +49,24 @@ class Reader:
     def given(self, *keys: str) -> bool:
         return any(self.values.get(key) is not None for key in keys)
 
-    def raw(self, key: str) -> Any:
-        return self.values.get(key)
+    def raw(self, key: str, default: Any = None) -> Any:
+        return self._value(key, default)
+
+    def _value(self, key: str, default: Any) -> Any:
+        value = self.values.get(key)
+        if value is None and default is not None:
+            self._written[key] = value = default
+        return value
 
     def whole(self, key: str, default: int | None = None, least: int = 1) -> int:
-        value = self.values.get(key)
-        value = default if value is None else value
+        value = self._value(key, default)
         if value is None or not is_whole(value) or value < least:
             self.bad(key, f"a whole number of at least {least}")
         return int(value)
 
     def number(self, key: str, default: float, low: float, high: float) -> float:
         """A number above ``low`` and at most ``high``."""
-        value = self.values.get(key)
-        value = default if value is None else value
+        value = self._value(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
             self.bad(key, f"a number above {low:g} and at most {high:g}")
         if not low < value <= high:
@@ -66,31 +75,28 @@ class Reader:
 
     def at_least(self, key: str, low: float = 0.0) -> float:
         """A number of at least ``low``, which it is unless given."""
-        value = self.values.get(key)
-        value = low if value is None else value
+        value = self._value(key, low)
         if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
             self.bad(key, f"a number of at least {low:g}")
         if value < low:
             self.bad(key, f"at least {low:g}")
         return float(value)
 
-    def flag(self, key: str) -> bool:
-        value = self.values.get(key)
-        if value is not None and not isinstance(value, bool):
+    def flag(self, key: str, default: bool = False) -> bool:
+        value = self._value(key, default)
+        if not isinstance(value, bool):
             self.bad(key, "true or false")
-        return bool(value)
+        return value
 
     def choice(self, key: str, options: Sequence[str], default: str | None = None) -> str:
-        value = self.values.get(key)
-        value = default if value is None else value
+        value = self._value(key, default)
         if value not in options:
             self.bad(key, f"one of them: {suggestion(value, options)}")
         return str(value)
 
     def lengths(self, key: str, count: int, default: int) -> list[int]:
         """Rounds of each of ``count`` stretches: one number for all, or a list."""
-        value = self.values.get(key)
-        value = default if value is None else value
+        value = self._value(key, default)
         listed = list(value) if isinstance(value, list | tuple) else [value] * count
         if len(listed) != count or not all(is_whole(v) and v >= 1 for v in listed):
             self.bad(key, f"a whole number of at least 1, or a list of {count} of them")

@@ -29,8 +29,9 @@ def with_unseen(
         reader.bad("unseen", right if classes is not None else "left out, for there are no classes")
     if any(kind == "classes" for kind in plan.kinds):
         reader.bad("unseen", "left out when stages bring classes, which says the same")
-    late = _labels(reader, value.get("labels"), classes)
-    start = _round(reader, value.get("from", "last"), membership, rounds)
+    unseen = Reader(value, "unseen", ("labels", "from"))
+    late = _labels(reader, unseen.raw("labels"), classes)
+    start = _round(reader, unseen.raw("from", "last"), membership, rounds)
     return _cut(plan, late, tuple(c for c in range(classes) if c not in late), start)
 
 

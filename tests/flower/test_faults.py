@@ -317,7 +317,7 @@ def test_node_of_another_agreement_says_so(tmp_path: Path) -> None:
 def test_two_servers_do_not_share_a_directory(tmp_path: Path) -> None:
     small = Small(tmp_path)
     first = small.server()
-    with pytest.raises(UserError, match="another server"):
+    with pytest.raises(UserError, match="is in use by process"):
         small.server()
     first.play()
     assert small.server(num_server_rounds=3).federation.round == 3

@@ -8,7 +8,7 @@ import pytest
 from reproduce.tiny import write_recipe
 
 from shoal.cli import call
-from shoal.reproduce.diverged import diverged
+from shoal.diverged import diverged
 from shoal.rundir import RunDir
 
 AXES = {

@@ -17,7 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from shoal.config import load
+from shoal.config import load_run
 from shoal.config.config import Config
 from shoal.errors import UserError, suggestion
 from shoal.reproduce.kept_figures import kept_figure
@@ -43,7 +43,7 @@ class Reading:
 
     @cached_property
     def config(self) -> Config:
-        return load(RunDir(self.path).config)
+        return load_run(RunDir(self.path).config)
 
     @cached_property
     def summary(self) -> dict[str, Any]:
