@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from shoal.catalog.registry import entry
+from shoal.domains import Above0, AtLeast0, Below1
 from shoal.method import Method
 from shoal.part import Part
 from shoal.parts.control_variate import ControlVariate
@@ -17,36 +18,36 @@ def _server(eta_g: float) -> tuple[Part, ...]:
 
 
 @entry
-def fedavg(eta_g: float = 1.0) -> Method:
+def fedavg(eta_g: AtLeast0 = 1.0) -> Method:
     """FedAvg: the mean of locally trained models (McMahan et al. 2017)."""
     return Method("fedavg", _server(eta_g))
 
 
 @entry
-def fedprox(mu: float = 0.01, eta_g: float = 1.0) -> Method:
+def fedprox(mu: AtLeast0 = 0.01, eta_g: AtLeast0 = 1.0) -> Method:
     """FedProx: FedAvg with a proximal term (Li et al. 2020)."""
     return Method("fedprox", (Proximal(mu=mu), *_server(eta_g)))
 
 
 @entry
-def scaffold(option: Literal[1, 2] = 2, eta_g: float = 1.0) -> Method:
+def scaffold(option: Literal[1, 2] = 2, eta_g: AtLeast0 = 1.0) -> Method:
     """SCAFFOLD: control variates against client drift (Karimireddy et al. 2020)."""
     return Method("scaffold", (ControlVariate(option=option), *_server(eta_g)), "uniform")
 
 
 @entry
-def fedavgm(beta: float = 0.9, eta_g: float = 1.0, nesterov: bool = False) -> Method:
+def fedavgm(beta: Below1 = 0.9, eta_g: AtLeast0 = 1.0, nesterov: bool = False) -> Method:
     """FedAvgM: momentum on the server (Hsu et al. 2019)."""
     return Method("fedavgm", (ServerMomentum(beta=beta, eta_g=eta_g, nesterov=nesterov),))
 
 
 @entry
 def fedadam(
-    eta_g: float = 0.1,
-    beta1: float = 0.9,
-    beta2: float = 0.99,
-    tau: float = 1e-3,
-    v_init: float | None = None,
+    eta_g: AtLeast0 = 0.1,
+    beta1: Below1 = 0.9,
+    beta2: Below1 = 0.99,
+    tau: Above0 = 1e-3,
+    v_init: AtLeast0 | None = None,
 ) -> Method:
     """FedAdam: Adam on the server (Reddi et al. 2021)."""
     return _adaptive("fedadam", "adam", eta_g, beta1, beta2, tau, v_init)
@@ -54,11 +55,11 @@ def fedadam(
 
 @entry
 def fedyogi(
-    eta_g: float = 0.1,
-    beta1: float = 0.9,
-    beta2: float = 0.99,
-    tau: float = 1e-3,
-    v_init: float | None = None,
+    eta_g: AtLeast0 = 0.1,
+    beta1: Below1 = 0.9,
+    beta2: Below1 = 0.99,
+    tau: Above0 = 1e-3,
+    v_init: AtLeast0 | None = None,
 ) -> Method:
     """FedYogi: Yogi on the server (Reddi et al. 2021)."""
     return _adaptive("fedyogi", "yogi", eta_g, beta1, beta2, tau, v_init)
@@ -66,10 +67,10 @@ def fedyogi(
 
 @entry
 def fedadagrad(
-    eta_g: float = 0.1,
-    beta1: float = 0.0,
-    tau: float = 1e-3,
-    v_init: float | None = None,
+    eta_g: AtLeast0 = 0.1,
+    beta1: Below1 = 0.0,
+    tau: Above0 = 1e-3,
+    v_init: AtLeast0 | None = None,
 ) -> Method:
     """FedAdagrad: Adagrad on the server (Reddi et al. 2021)."""
     return _adaptive("fedadagrad", "adagrad", eta_g, beta1, 0.99, tau, v_init)

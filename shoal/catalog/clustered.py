@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 from shoal.catalog.averaging import fedyogi
 from shoal.catalog.registry import entry
+from shoal.domains import Above0, AtLeast0, Below1, Count, Hears, Threshold
 from shoal.method import Method
 from shoal.parts.adaptive_rate import VariabilityRate
 from shoal.parts.concept_models import ModelPerConcept
@@ -15,16 +15,16 @@ from shoal.parts.select import BestOfBank
 
 
 @entry
-def hypcluster(k: int = 2) -> Method:
+def hypcluster(k: Count = 2) -> Method:
     """HypCluster: k models, each client trains the best fitting one (Mansour et al. 2020)."""
     return Method("hypcluster", (BestOfBank(k=k),))
 
 
 @entry
 def feddrift_eager(
-    delta: float = 0.1,
-    every: int = 10,
-    cap: int = 3,
+    delta: Threshold = 0.1,
+    every: Count = 10,
+    cap: Count = 3,
     score: Literal["loss", "accuracy"] = "accuracy",
     new_model: Literal["copy", "fresh"] = "copy",
 ) -> Method:
@@ -35,11 +35,11 @@ def feddrift_eager(
 
 @entry
 def oracle(
-    eta_g: float = 0.1,
-    beta1: float = 0.9,
-    beta2: float = 0.99,
-    tau: float = 1e-3,
-    v_init: float | None = None,
+    eta_g: AtLeast0 = 0.1,
+    beta1: Below1 = 0.9,
+    beta2: Below1 = 0.99,
+    tau: Above0 = 1e-3,
+    v_init: AtLeast0 | None = None,
 ) -> Method:
     """Oracle: one FedYogi model a concept, served by concept (paper 3's upper bound)."""
     yogi = fedyogi(eta_g=eta_g, beta1=beta1, beta2=beta2, tau=tau, v_init=v_init)
@@ -48,7 +48,7 @@ def oracle(
 
 @entry
 def adaptive_fedavg(
-    beta1: float = 0.5, beta2: float = 0.5, beta3: float = 0.5, on: Sequence[str] = ()
+    beta1: Below1 = 0.5, beta2: Below1 = 0.5, beta3: Below1 = 0.5, on: Hears = ()
 ) -> Method:
     """AdaptiveFedAvg: client rates follow the variability of the model (Canonaco et al. 2021)."""
     part = VariabilityRate(beta1=beta1, beta2=beta2, beta3=beta3, on=tuple(on))

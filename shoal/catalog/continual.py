@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 from shoal.catalog.registry import entry
+from shoal.domains import Above0, AtLeast0, From0To1, Hears, Room, Size, Whole
+from shoal.errors import UserError
 from shoal.method import Method
 from shoal.parts.acgan import GanReplay
 from shoal.parts.generator import ReplayGenerator
@@ -19,22 +20,24 @@ TASKS = ("domain", "classes")
 
 @entry
 def flwf_2t(
-    a: float = 0.5, b: float = 0.25, temperature: float = 2.0, on: Sequence[str] = TASKS
+    a: From0To1 = 0.5, b: From0To1 = 0.25, temperature: Above0 = 2.0, on: Hears = TASKS
 ) -> Method:
     """FLwF-2T: distillation from the last task's local model and from the server's."""
+    if a + b > 1:
+        raise UserError(f"method: flwf_2t.a and b must add up to at most 1, not to {a + b:g}")
     part = TwoTeachers(a=a, b=b, temperature=temperature, on=tuple(on))
     return Method("flwf_2t", (part,), paper="Usmanova et al. 2021")
 
 
 @entry
 def fedcil(
-    lam: float = 0.5,
-    M: int = 100,
-    consistency: float = 0.0,
-    noise: int = 64,
-    hidden: int = 128,
-    fine_tune_rate: float | None = None,
-    on: Sequence[str] = TASKS,
+    lam: From0To1 = 0.5,
+    M: Whole = 100,
+    consistency: AtLeast0 = 0.0,
+    noise: Size = 64,
+    hidden: Size = 128,
+    fine_tune_rate: AtLeast0 | None = None,
+    on: Hears = TASKS,
 ) -> Method:
     """FedCIL: an AC-GAN on every client replays past tasks; the server consolidates them."""
     part = GanReplay(
@@ -51,17 +54,17 @@ def fedcil(
 
 @entry
 def mfcl(
-    w_div: float = 0.5,
-    w_bn: float = 1.0,
-    w_pr: float = 0.01,
-    w_ft: float = 0.2,
-    w_kd: float = 0.2,
-    noise: int = 1000,
-    hidden: int = 128,
-    iterations: int = 100,
-    synthetic: int | None = None,
+    w_div: AtLeast0 = 0.5,
+    w_bn: AtLeast0 = 1.0,
+    w_pr: AtLeast0 = 0.01,
+    w_ft: AtLeast0 = 0.2,
+    w_kd: AtLeast0 = 0.2,
+    noise: Size = 1000,
+    hidden: Size = 128,
+    iterations: Whole = 100,
+    synthetic: Room | None = None,
     labels: Literal["domain", "classes"] = "domain",
-    on: Sequence[str] = TASKS,
+    on: Hears = TASKS,
 ) -> Method:
     """MFCL: the server trains a generator from each task's model; clients replay from it."""
     part = ReplayGenerator(
@@ -81,7 +84,7 @@ def mfcl(
 
 
 @entry
-def sr_fdil(lam: float = 0.5, B: int = 1000, on: Sequence[str] = TASKS) -> Method:
+def sr_fdil(lam: From0To1 = 0.5, B: Room = 1000, on: Hears = TASKS) -> Method:
     """SR-FDIL: clients replay their best-scored samples of past tasks (a reconstruction)."""
     part = ReplayBuffer(lam=lam, B=B, on=tuple(on))
     return Method("sr_fdil", (part,), paper="Li et al. 2024; a reconstruction")
@@ -89,7 +92,7 @@ def sr_fdil(lam: float = 0.5, B: int = 1000, on: Sequence[str] = TASKS) -> Metho
 
 @entry
 def pfeddil(
-    threshold: float = 0.8, rho: float = 0.1, keep: int = 6, on: Sequence[str] = TASKS
+    threshold: AtLeast0 = 0.8, rho: AtLeast0 = 0.1, keep: Size = 6, on: Hears = TASKS
 ) -> Method:
     """pFedDIL: personal models of past tasks, matched to the new one (a reconstruction)."""
     part = TaskMatch(threshold=threshold, rho=rho, keep=keep, on=tuple(on))

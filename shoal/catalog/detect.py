@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from shoal.catalog.registry import entry
+from shoal.domains import Above0To1, AtLeast0, Below1, Count, Size, Threshold, Within0And1
 from shoal.method import Method
 from shoal.parts.detect import Adwin, Disparity, Divergence, PageHinkley
 from shoal.parts.training_loss import TrainingLoss
@@ -13,11 +14,11 @@ from shoal.parts.training_loss import TrainingLoss
 @entry
 def detect_page_hinkley(
     watch: Literal["loss", "norm"] = "loss",
-    threshold: float = 1.0,
-    delta: float = 0.005,
-    alpha: float = 0.9999,
-    least: int = 10,
-    rows: int = 64,
+    threshold: Threshold = 1.0,
+    delta: AtLeast0 = 0.005,
+    alpha: Above0To1 = 0.9999,
+    least: Count = 10,
+    rows: Count = 64,
 ) -> Method:
     """Page-Hinkley's test on uploaded losses or norms; notices hidden shifts (Page 1954)."""
     part = PageHinkley(
@@ -29,10 +30,10 @@ def detect_page_hinkley(
 @entry
 def detect_adwin(
     watch: Literal["loss", "norm"] = "loss",
-    delta: float = 0.002,
-    keep: int = 300,
-    least: int = 30,
-    rows: int = 64,
+    delta: Within0And1 = 0.002,
+    keep: Size = 300,
+    least: Count = 30,
+    rows: Count = 64,
 ) -> Method:
     """ADWIN on uploaded losses or norms; notices hidden shifts (Bifet and Gavalda 2007; river)."""
     part = Adwin(watch=watch, delta=delta, keep=keep, least=least, rows=rows)
@@ -40,7 +41,7 @@ def detect_adwin(
 
 
 @entry
-def detect_disparity(threshold: float = 2.0, beta2: float = 0.9, least: int = 10) -> Method:
+def detect_disparity(threshold: Threshold = 2.0, beta2: Below1 = 0.9, least: Count = 10) -> Method:
     """FLASH's gradient disparity as a detector of hidden shifts (Panchal et al. 2023)."""
     part = Disparity(threshold=threshold, beta2=beta2, least=least)
     return Method("detect_disparity", (part,), base=False)

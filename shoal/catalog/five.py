@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Literal
 
 from shoal.catalog.registry import entry
+from shoal.domains import Above0, Above0To1, AtLeast0, Below1, Count, Extended, Finite, Hears
+from shoal.errors import UserError
 from shoal.method import Method
 from shoal.part import Part
 from shoal.parts.anchor import ClientAnchor, ServerAnchor
@@ -19,15 +20,15 @@ from shoal.parts.session import SessionStart
 
 @entry
 def dynamic_init(
-    P: int = 1,
-    V: int = 1,
-    R: float = 10.0,
+    P: Count = 1,
+    V: Count = 1,
+    R: AtLeast0 = 10.0,
     similarity: Literal["per_tensor_normalized", "l2"] = "per_tensor_normalized",
-    probe_rate: float = 0.5,
+    probe_rate: Above0 = 0.5,
     first_session: Literal["initial", "latest"] = "latest",
     pilot: Literal["trained", "random"] = "trained",
-    keep: int | None = None,
-    on: Sequence[str] = ("members",),
+    keep: Count | None = None,
+    on: Hears = ("members",),
 ) -> Method:
     """DynamicInit: sessions start from a similarity-weighted mix of past models (paper 1)."""
     part = SessionStart(
@@ -45,14 +46,14 @@ def dynamic_init(
 
 
 @entry
-def previous(P: int = 1, first_session: Literal["initial", "latest"] = "latest") -> Method:
+def previous(P: Count = 1, first_session: Literal["initial", "latest"] = "latest") -> Method:
     """Previous: a session starts from the model that ended the one before (paper 1's baseline)."""
     part = SessionStart(strategy="previous", P=P, first_session=first_session)
     return Method("previous", (part,), base=False)
 
 
 @entry
-def average(P: int = 1, first_session: Literal["initial", "latest"] = "latest") -> Method:
+def average(P: Count = 1, first_session: Literal["initial", "latest"] = "latest") -> Method:
     """Average: a session starts from the mean of past sessions' models (paper 1's baseline)."""
     part = SessionStart(strategy="average", P=P, first_session=first_session)
     return Method("average", (part,), base=False)
@@ -60,7 +61,7 @@ def average(P: int = 1, first_session: Literal["initial", "latest"] = "latest") 
 
 @entry
 def fedinit(
-    beta: float = 0.1,
+    beta: Finite = 0.1,
     aggregate: Literal["model", "update"] = "model",
     unseen: Literal["initial", "global"] = "initial",
 ) -> Method:
@@ -71,11 +72,11 @@ def fedinit(
 
 @entry
 def flash(
-    gamma: float | None = 0.04,
-    eta_g: float = 0.05,
-    beta1: float = 0.9,
-    beta2: float = 0.99,
-    tau: float = 1e-3,
+    gamma: Extended | None = 0.04,
+    eta_g: AtLeast0 = 0.05,
+    beta1: Below1 = 0.9,
+    beta2: Below1 = 0.99,
+    tau: Above0 = 1e-3,
     guard: bool = True,
     l0: Literal["received", "inf"] = "received",
 ) -> Method:
@@ -86,16 +87,16 @@ def flash(
 
 
 @entry
-def early_stop(gamma: float = 0.04, l0: Literal["received", "inf"] = "received") -> Method:
+def early_stop(gamma: Extended = 0.04, l0: Literal["received", "inf"] = "received") -> Method:
     """FLASH's client rule for any method: stop when another epoch no longer pays (paper 3)."""
     return Method("early_stop", (EarlyStop(gamma=gamma, l0=l0),), base=False)
 
 
 @entry
 def special(
-    lam: float = 0.25,
+    lam: AtLeast0 = 0.25,
     decay_rate: bool = True,
-    on: Sequence[str] = ("domain", "classes"),
+    on: Hears = ("domain", "classes"),
 ) -> Method:
     """SPECIAL: a server-side proximal anchor against forgetting (paper 4).
 
@@ -107,10 +108,10 @@ def special(
 
 @entry
 def special_c(
-    lam: float = 0.2,
+    lam: AtLeast0 = 0.2,
     every: Literal["epoch", "step", "rate"] = "epoch",
     decay_rate: bool = True,
-    on: Sequence[str] = ("domain", "classes"),
+    on: Hears = ("domain", "classes"),
 ) -> Method:
     """SPECIAL-C: the same anchor on the clients (paper 4)."""
     part = ClientAnchor(lam=lam, every=every, decay_rate=decay_rate, on=tuple(on))
@@ -119,12 +120,12 @@ def special_c(
 
 @entry
 def fedagg(
-    alpha: float = 0.1,
-    epochs: int = 3,
+    alpha: Above0To1 = 0.1,
+    epochs: Count = 3,
     feedback: Literal["open loop", "closed loop"] = "open loop",
-    eta_min: float | None = None,
-    eta_max: float = 0.999,
-    probe_passes: int = 1,
+    eta_min: Above0 | None = None,
+    eta_max: Above0 = 0.999,
+    probe_passes: Count = 1,
     direction: Literal["local", "mean"] = "local",
     phi: Literal["probe", "history", "literal"] = "probe",
 ) -> Method:
@@ -133,9 +134,13 @@ def fedagg(
     ``phi`` says where the mean-field terms come from: a probe pass every round, the round before
     (``history``), or Algorithm 1 as printed, once before training (``literal``).
     """
-    if probe_passes < 1 or (phi != "probe" and probe_passes != 1):
-        raise ValueError(
-            f"fedagg: probe_passes is {probe_passes}; it must be at least 1, and is for phi: probe"
+    if phi != "probe" and probe_passes != 1:
+        raise UserError(
+            f"method: fedagg.probe_passes is {probe_passes}; it is for phi: probe, so leave it out"
+        )
+    if eta_min is not None and eta_min > eta_max:
+        raise UserError(
+            f"method: fedagg.eta_min must be at most eta_max ({eta_max}), not {eta_min}"
         )
     shared: dict[str, Any] = {
         "alpha": alpha,

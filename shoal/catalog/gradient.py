@@ -6,6 +6,7 @@ from typing import Literal
 
 from shoal.catalog.averaging import _server
 from shoal.catalog.registry import entry
+from shoal.domains import Above0, Above0To1, AtLeast0, Below1, Count
 from shoal.method import Method
 from shoal.part import Part
 from shoal.parts.contrastive import ModelContrast
@@ -23,19 +24,19 @@ from shoal.parts.sharpness import SharpnessAware
 
 
 @entry
-def fedsam(rho: float = 0.1, eps: float = 1e-7) -> Method:
+def fedsam(rho: AtLeast0 = 0.1, eps: AtLeast0 = 1e-7) -> Method:
     """FedSAM: sharpness-aware local steps (Qu et al. 2022)."""
     return Method("fedsam", (SharpnessAware(rho=rho, eps=eps),))
 
 
 @entry
-def fedcm(alpha: float = 0.1, eta_g: float = 1.0) -> Method:
+def fedcm(alpha: Above0To1 = 0.1, eta_g: AtLeast0 = 1.0) -> Method:
     """FedCM: local steps that lean on the last global direction (Xu et al. 2021)."""
     return Method("fedcm", (GlobalMomentum(alpha=alpha), *_server(eta_g)), "uniform")
 
 
 @entry
-def feddyn(alpha: float = 0.1, serve: Literal["model", "mean"] = "model") -> Method:
+def feddyn(alpha: Above0 = 0.1, serve: Literal["model", "mean"] = "model") -> Method:
     """FedDyn: dynamic regularisation (Acar et al. 2021).
 
     ``serve: mean`` predicts with the mean of the local models, as its authors report.
@@ -45,20 +46,20 @@ def feddyn(alpha: float = 0.1, serve: Literal["model", "mean"] = "model") -> Met
 
 
 @entry
-def feddc(alpha: float = 0.1) -> Method:
+def feddc(alpha: AtLeast0 = 0.1) -> Method:
     """FedDC: learnt drift and control variates (Gao et al. 2022)."""
     return Method("feddc", (DriftCorrection(alpha=alpha), ControlVariate()), "uniform")
 
 
 @entry
-def fedacg(lam: float = 0.85, beta: float = 0.01) -> Method:
+def fedacg(lam: Below1 = 0.85, beta: AtLeast0 = 0.01) -> Method:
     """FedACG: clients start at a look-ahead model and are pulled to it (Kim et al. 2024)."""
     return Method("fedacg", (LookAhead(lam=lam), Proximal(mu=beta)))
 
 
 @entry
 def fednova(
-    rho: float = 0.0, mu: float = 0.0, weight_decay: float = 0.0, clip: float | None = None
+    rho: Below1 = 0.0, mu: AtLeast0 = 0.0, weight_decay: AtLeast0 = 0.0, clip: Above0 | None = None
 ) -> Method:
     """FedNova: progress normalised by local work (Wang et al. 2020).
 
@@ -75,7 +76,7 @@ def fednova(
 
 @entry
 def moon(
-    mu: float = 1.0, tau: float = 1.0, prev_init: Literal["received", "init"] = "received"
+    mu: AtLeast0 = 1.0, tau: Above0 = 1.0, prev_init: Literal["received", "init"] = "received"
 ) -> Method:
     """MOON: model-contrastive features (Li et al. 2021)."""
     return Method("moon", (ModelContrast(mu=mu, tau=tau, prev_init=prev_init),))
@@ -83,10 +84,10 @@ def moon(
 
 @entry
 def continuous(
-    kappa: float = 1.0,
+    kappa: AtLeast0 = 1.0,
     mode: Literal["softmax", "glfc"] = "softmax",
     teacher_init: Literal["none", "uniform"] = "none",
-    P: int = 1,
+    P: Count = 1,
     first_session: Literal["initial", "latest"] = "latest",
 ) -> Method:
     """Continuous: FedAvg that distils the previous session's model (paper 1's baseline)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from shoal.catalog.registry import entry
+from shoal.domains import AtLeast0, Count, From0To1, Whole
 from shoal.method import Method
 from shoal.part import Part
 from shoal.parts.everybody import Everybody
@@ -16,9 +17,9 @@ from shoal.parts.prototypes import PrototypeHeader
 
 @entry
 def apfl(
-    alpha: float = 0.25,
+    alpha: From0To1 = 0.25,
     adaptive: bool = False,
-    alpha_rate: float | None = None,
+    alpha_rate: AtLeast0 | None = None,
     every: Literal["step", "round"] = "step",
 ) -> Method:
     """APFL: each client mixes its own and the global model (Deng et al. 2020)."""
@@ -27,7 +28,7 @@ def apfl(
 
 
 @entry
-def ditto(lam: float = 0.1) -> Method:
+def ditto(lam: AtLeast0 = 0.1) -> Method:
     """Ditto: a personal model regularised towards the global one (Li et al. 2021)."""
     return Method("ditto", (PersonalProximal(lam=lam),))
 
@@ -40,13 +41,13 @@ def local_only(clients: Literal["all", "selected"] = "all") -> Method:
 
 
 @entry
-def fedbabu(tune_epochs: int = 5, tune_rate: float | None = None) -> Method:
+def fedbabu(tune_epochs: Whole = 5, tune_rate: AtLeast0 | None = None) -> Method:
     """FedBABU: the head stays frozen, members fine-tune for evaluation (Oh et al. 2022)."""
     return Method("fedbabu", (FrozenHead(tune_epochs=tune_epochs, tune_rate=tune_rate),), "uniform")
 
 
 @entry
-def fedgh(header_rate: float | None = None, pairs: int | None = 1) -> Method:
+def fedgh(header_rate: AtLeast0 | None = None, pairs: Count | None = 1) -> Method:
     """FedGH: private extractors, a header trained on class prototypes (Yi et al. 2023)."""
     header = PrototypeHeader(header_rate=header_rate, pairs=pairs)
     return Method("fedgh", (PrivateModel(shared=HEAD), header))

@@ -5,18 +5,37 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec
 
+from shoal.domains import check_arguments
 from shoal.errors import UserError
 from shoal.method import Method
 
 METHODS: dict[str, Callable[..., Method]] = {}
+Settings = ParamSpec("Settings")
 
 
-def entry(function: Callable[..., Method]) -> Callable[..., Method]:
-    """Registers a catalog function under its own name."""
-    METHODS[function.__name__] = function
-    return function
+def entry(function: Callable[Settings, Method]) -> Callable[Settings, Method]:
+    """Registers a catalog function under its own name.
+
+    Its settings are checked against their annotations (see :mod:`shoal.domains`), whoever calls:
+
+    >>> from shoal import catalog
+    >>> catalog.fedprox(mu=-1)
+    Traceback (most recent call last):
+        ...
+    shoal.errors.UserError: method: fedprox.mu must be a number of at least 0, not -1
+    """
+    name, signature = function.__name__, inspect.signature(function)
+
+    @wraps(function)
+    def checked(*args: Settings.args, **kwargs: Settings.kwargs) -> Method:
+        given = signature.bind(*args, **kwargs).arguments
+        return function(**check_arguments(f"method: {name}", function, given))  # type: ignore[call-arg]
+
+    METHODS[name] = checked
+    return checked
 
 
 Spec = str | Mapping[str, Mapping[str, Any] | None] | Sequence[Any]

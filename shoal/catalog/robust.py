@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from shoal.catalog.registry import entry
+from shoal.domains import Above0, BelowHalf, Count, Whole
 from shoal.method import Method
 from shoal.part import Part
 from shoal.parts.aggregators import CoordinateMedian, Krum, NormClip, TrimmedMean
@@ -19,24 +20,24 @@ def median() -> Method:
 
 
 @entry
-def trimmed_mean(share: float = 0.1) -> Method:
+def trimmed_mean(share: BelowHalf = 0.1) -> Method:
     """Coordinate-wise mean without the lowest and highest values (Yin et al. 2018)."""
     return _robust("trimmed_mean", TrimmedMean(share=share))
 
 
 @entry
-def krum(byzantine: int = 1) -> Method:
+def krum(byzantine: Whole = 1) -> Method:
     """Krum: the one upload that lies closest to its neighbours (Blanchard et al. 2017)."""
     return _robust("krum", Krum(byzantine=byzantine))
 
 
 @entry
-def multi_krum(byzantine: int = 1, keep: int | None = None) -> Method:
+def multi_krum(byzantine: Whole = 1, keep: Count | None = None) -> Method:
     """Multi-Krum: the mean of the uploads closest to their neighbours (Blanchard et al. 2017)."""
     return _robust("multi_krum", Krum(byzantine=byzantine, keep=keep))
 
 
 @entry
-def norm_clip(limit: float | None = None) -> Method:
+def norm_clip(limit: Above0 | None = None) -> Method:
     """Uploads shortened to a limit, by default the round's median (Sun et al. 2019)."""
     return _robust("norm_clip", NormClip(limit=limit))

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import (
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
@@ -18,21 +17,7 @@ from pydantic import (
 from shoal.config.messages import Place, nowhere, translated
 from shoal.config.problem import Problem
 from shoal.config.schedule import Schedule
-
-
-def _no_bool(value: Any) -> Any:
-    """YAML's yes and no are no numbers."""
-    if isinstance(value, bool):
-        raise ValueError("a truth value is no number")
-    return value
-
-
-Count = Annotated[int, BeforeValidator(_no_bool), Field(ge=1)]
-Whole = Annotated[int, BeforeValidator(_no_bool), Field(ge=0)]
-Positive = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, allow_inf_nan=False)]
-NotNegative = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, allow_inf_nan=False)]
-Share = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, le=1)]
-Below1 = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, lt=1)]
+from shoal.domains import Above0, Above0To1, AtLeast0, Below1, Count, Whole
 
 
 # Times the initial loss (or 1, if that is less). Losses after a drift rose by factors up to 40, and
@@ -73,13 +58,13 @@ class Local(Strict):
     batch: Count | None = Field(
         default=32, description="a whole number above 0, or null for all rows"
     )
-    rate: Positive = Field(default=0.05, description="a number above 0")
+    rate: Above0 = Field(default=0.05, description="a number above 0")
     optimizer: Literal["sgd", "adam", "adamw"] = Field(
         default="sgd", description="sgd, adam or adamw"
     )
     momentum: Below1 = Field(default=0.0, description="a number from 0 up to, not including, 1")
-    weight_decay: NotNegative = Field(default=0.0, description="a number of at least 0")
-    clip: Positive | None = Field(default=None, description="a number above 0, or null")
+    weight_decay: AtLeast0 = Field(default=0.0, description="a number of at least 0")
+    clip: Above0 | None = Field(default=None, description="a number above 0, or null")
     schedule: Schedule = Field(default=Schedule(), description="a schedule")
     shuffle: bool = Field(default=True, description="true or false")
     validation: Below1 | Literal["auto"] = Field(
@@ -96,7 +81,7 @@ class Local(Strict):
 class Loss(Strict):
     """What is added up over rows."""
 
-    class_weights: Literal["balanced"] | tuple[Positive, ...] | None = Field(
+    class_weights: Literal["balanced"] | tuple[Above0, ...] | None = Field(
         default=None,
         description="null, balanced (each class counts the same), or one number above 0 a class",
     )
@@ -106,7 +91,7 @@ class RecoveryRule(Strict):
     """When accuracy is back after a shift: see :class:`shoal.metrics.recovery.Recovery`."""
 
     window: Count = Field(default=50, description="a number of rounds before the shift, at least 1")
-    margin: NotNegative = Field(default=0.01, description="a share of 1, such as 0.01")
+    margin: AtLeast0 = Field(default=0.01, description="a share of 1, such as 0.01")
     hold: Count = Field(default=10, description="a number of rounds, at least 1")
 
 
@@ -127,7 +112,7 @@ class Evaluate(Strict):
     metrics: tuple[str, ...] = Field(
         default=(), description="a list of auc, f1, mae, rmse, r2 or module:function"
     )
-    target: Share | None = Field(
+    target: Above0To1 | None = Field(
         default=None, description="an accuracy above 0 and at most 1, or null"
     )
     window: Count = Field(
@@ -142,12 +127,12 @@ class GuardRules(Strict):
     """Which uploads are averaged, and how many make a round."""
 
     enabled: bool = Field(default=True, description="true or false")
-    quorum: Count | Share = Field(
+    quorum: Count | Above0To1 = Field(
         default=0.5, description="a number of clients, or a share up to 1.0"
     )
     retries: Whole = Field(default=3, description="a whole number of at least 0")
-    norm: Positive | None = Field(default=None, description="a number above 0, or null")
-    diverged: Positive | None = Field(
+    norm: Above0 | None = Field(default=None, description="a number above 0, or null")
+    diverged: Above0 | None = Field(
         default=DIVERGED,
         description="a multiple of the initial loss above which a run has diverged, or null",
     )
@@ -177,7 +162,7 @@ class Config(Strict):
     data: Named = Field(default_factory=lambda: Named(name="digits"), description="a data set")
     model: ModelChoice = Field(default=ModelChoice(), description="a model")
     world: Named = Field(default_factory=lambda: Named(name="churn"), description="a world")
-    participation: Count | Share = Field(
+    participation: Count | Above0To1 = Field(
         default=1.0, description="a number of members above 0, or a share such as 0.2"
     )
     sampling: Literal["fixed", "bernoulli"] = Field(

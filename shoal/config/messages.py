@@ -10,6 +10,7 @@ from typing import Any, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from shoal.domains import shown
 from shoal.errors import UserError
 
 Path = tuple[str | int, ...]
@@ -51,12 +52,7 @@ def translated(error: ValidationError, model: type[BaseModel], place: Place) -> 
         reason = str(first["ctx"]["error"])
         return UserError(f"{start}{key}: {reason}" if key else f"{start}{reason}")
     wanted = field.description if field is not None and field.description else "something else"
-    return UserError(f"{start}{key} must be {wanted}, not {_shown(first['input'])}")
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return UserError(f"{start}{key} must be {wanted}, not {shown(first['input'])}")
 
 
 def _walk(

@@ -1,11 +1,8 @@
-"""A config's method: its settings checked against the catalog's signatures."""
+"""A config's method, complete and built."""
 
 from __future__ import annotations
 
-import inspect
-from typing import Any, get_type_hints
-
-from pydantic import TypeAdapter, ValidationError
+from typing import Any
 
 from shoal import catalog
 from shoal.config.signature import defaults_of
@@ -47,34 +44,7 @@ def _defaults(name: str) -> dict[str, Any]:
 
 def build(spec: Spec) -> Method:
     """The method, or one sentence on the first setting that has the wrong type or value."""
-    _check(spec)
     try:
         return catalog.build(spec)
     except (TypeError, ValueError) as error:
         raise UserError(f"method: {error}") from None
-
-
-def _check(spec: Spec) -> None:
-    if isinstance(spec, list):
-        for item in spec:
-            _check(item)
-    if not isinstance(spec, dict):
-        return
-    for name, settings in spec.items():
-        if name not in catalog.METHODS:
-            continue  # the catalog itself says what is near
-        function = catalog.METHODS[name]
-        hints = get_type_hints(function)
-        for key, value in (settings or {}).items():
-            if key in inspect.signature(function).parameters:
-                _check_setting(f"{name}.{key}", hints.get(key, Any), value)
-
-
-def _check_setting(where: str, hint: Any, value: Any) -> None:
-    try:
-        TypeAdapter(hint).validate_python(value, strict=False)
-    except ValidationError as error:
-        reason = error.errors()[0]["msg"].removeprefix("Input should be ")
-        raise UserError(f"method: {where} must be {reason}, not {value!r}") from None
-    if isinstance(value, str) and hint in (int, float):
-        raise UserError(f"method: {where} must be a number, not {value!r}")

@@ -6,18 +6,20 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-Matrix = tuple[tuple[float, ...], ...]
+from shoal.domains import Above0, Count, Finite, Whole
+
+Matrix = tuple[tuple[Finite, ...], ...]
 
 
 class Stretch(BaseModel):
     """Some rounds with fixed members and losses."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    rounds: int = Field(ge=1, description="a whole number of at least 1")
+    rounds: Count = Field(description="a whole number of at least 1")
     a: Matrix = Field(description="one list of numbers a client")
     b: Matrix = Field(description="one list of numbers a client")
-    n: tuple[float, ...] = Field(description="one number above 0 a client")
-    members: tuple[int, ...] | None = Field(default=None, description="one whole number a client")
+    n: tuple[Above0, ...] = Field(description="one number above 0 a client")
+    members: tuple[Whole, ...] | None = Field(default=None, description="one whole number a client")
 
     @field_validator("a", "b", mode="before")
     @classmethod
@@ -50,24 +52,24 @@ class Problem(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     name: Literal["quadratic"] = Field(default="quadratic", description="quadratic")
-    rounds: int = Field(default=10, ge=1, description="a whole number of at least 1")
+    rounds: Count = Field(default=10, description="a whole number of at least 1")
     a: Matrix | None = Field(default=None, description="one list of numbers a client")
     b: Matrix | None = Field(default=None, description="one list of numbers a client")
-    n: tuple[float, ...] | None = Field(default=None, description="one number above 0 a client")
+    n: tuple[Above0, ...] | None = Field(default=None, description="one number above 0 a client")
     segments: tuple[Stretch, ...] | None = Field(
         default=None, description="a list of {rounds, a, b, n}"
     )
     kind: Literal["members", "domain", "classes", "concept"] = Field(
         default="members", description="members, domain, classes or concept"
     )
-    w0: tuple[float, ...] | None = Field(default=None, description="a list of numbers")
-    layout: dict[str, int] | None = Field(
+    w0: tuple[Finite, ...] | None = Field(default=None, description="a list of numbers")
+    layout: dict[str, Count] | None = Field(
         default=None, description="{name: size} of the tensors in w"
     )
-    steps_per_epoch: int = Field(default=1, ge=1, description="a whole number of at least 1")
-    clients: int = Field(default=4, ge=1, description="a whole number of at least 1")
-    size: int = Field(default=2, ge=1, description="a whole number of at least 1")
-    sessions: int = Field(default=1, ge=1, description="a whole number of at least 1")
+    steps_per_epoch: Count = Field(default=1, description="a whole number of at least 1")
+    clients: Count = Field(default=4, description="a whole number of at least 1")
+    size: Count = Field(default=2, description="a whole number of at least 1")
+    sessions: Count = Field(default=1, description="a whole number of at least 1")
 
     _scalars = field_validator("a", "b", mode="before")(Stretch._scalars.__func__)  # type: ignore[attr-defined]
 

@@ -6,6 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from shoal.domains import Above0, Count, From0To1
+
 
 class Schedule(BaseModel):
     """The rate of every local epoch, as a multiple of ``local.rate``.
@@ -28,11 +30,11 @@ class Schedule(BaseModel):
     name: Literal["constant", "factor", "step", "polynomial"] = Field(
         default="constant", description="constant, factor, step or polynomial"
     )
-    factor: float = Field(default=1.0, gt=0, allow_inf_nan=False, description="a number above 0")
-    every: int = Field(default=1, ge=1, description="a whole number of at least 1")
+    factor: Above0 = Field(default=1.0, description="a number above 0")
+    every: Count = Field(default=1, description="a whole number of at least 1")
     over: Literal["round", "run", "task"] = Field(default="round", description="round, run or task")
-    final: float = Field(default=0.01, ge=0, le=1, description="a share of the rate, from 0 to 1")
-    power: float = Field(default=0.9, gt=0, allow_inf_nan=False, description="a number above 0")
+    final: From0To1 = Field(default=0.01, description="a share of the rate, from 0 to 1")
+    power: Above0 = Field(default=0.9, description="a number above 0")
 
     @model_validator(mode="after")
     def _used(self) -> Schedule:

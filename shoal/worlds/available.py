@@ -87,10 +87,10 @@ def read_available(value: Any, seed: int) -> Availability | None:
         return None
     given = {"name": value} if isinstance(value, str) else value
     name = given.get("name") if isinstance(given, Mapping) else None
-    if not isinstance(given, Mapping) or name not in KEYS:
+    if not isinstance(given, Mapping) or not isinstance(name, str) or name not in KEYS:
         raise UserError(f"available is {value!r}; it must be a mapping with a name: "
                         f"{suggestion(name, KEYS)}.")  # fmt: skip
-    reader = Reader(given, f"available {name!r}", KEYS[str(name)])
+    reader = Reader(given, f"available {name!r}", KEYS[name])
     if name == "diurnal":
         share = reader.number("share", 0.5, 0.0, 1.0)
         amplitude = reader.number("amplitude", 0.8, -1e-9, 1.0)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from shoal.data import partition as partitions
 from shoal.data.sources import Dataset
+from shoal.domains import check_arguments
 from shoal.errors import UserError, suggestion
 from shoal.worlds.classes import Labels
 
@@ -101,6 +102,8 @@ def read_partition(value: Any) -> tuple[str, dict[str, Any]]:
     for key in options:
         if key not in known:
             raise UserError(f"partition {name!r} has no option {key!r}; {suggestion(key, known)}.")
+    if known and name != "time":
+        options = check_arguments(f"partition {name}", getattr(partitions, name), options)
     return name, options
 
 

@@ -28,6 +28,8 @@ KEYS: dict[str, tuple[str, ...]] = {
     "mixed": tuple(dict.fromkeys((*COMMON, "rounds", *CHURN, *DRIFT, *DOMAINS, *CLASSES))),
 }
 
+MOST = 10**7  # members, rounds, sessions: more of them would not be gone through in a lifetime
+
 
 class Reader:
     """Typed access to a mapping; ``what`` is how complaints call it.
@@ -62,6 +64,8 @@ class Reader:
         value = self._value(key, default)
         if value is None or not is_whole(value) or value < least:
             self.bad(key, f"a whole number of at least {least}")
+        if value > MOST:
+            self.bad(key, f"a whole number of at most {MOST:,}")
         return int(value)
 
     def number(self, key: str, default: float, low: float, high: float) -> float:

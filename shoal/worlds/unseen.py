@@ -36,11 +36,12 @@ def with_unseen(
 
 
 def _labels(reader: Reader, listed: object, classes: int) -> Labels:
-    ok = isinstance(listed, list | tuple) and 0 < len(set(listed)) < classes
-    if not ok or not isinstance(listed, list | tuple):
+    if not isinstance(listed, list | tuple):
         reader.bad("unseen", f"such that labels lists some, not all, of the {classes} classes")
     if not all(is_whole(c) and 0 <= c < classes for c in listed):
         reader.bad("unseen", f"such that labels are classes from 0 to {classes - 1}")
+    if not 0 < len(set(listed)) < classes:
+        reader.bad("unseen", f"such that labels lists some, not all, of the {classes} classes")
     return tuple(sorted(set(listed)))
 
 

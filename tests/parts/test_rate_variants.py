@@ -13,6 +13,7 @@ from verify.small_world import SmallWorld, quadratics, run, trajectory
 from shoal import catalog
 from shoal.engines.loop import Loop
 from shoal.engines.vectorized import Vectorized
+from shoal.errors import UserError
 from shoal.method import Method
 from shoal.parts.mean_field import Trajectory, control_rates, pretrained
 from shoal.parts.rates import AggregatedGradientRate
@@ -134,5 +135,5 @@ def test_sweeps_shrink_the_path_and_never_find_useful_rates() -> None:
 
 @pytest.mark.parametrize("wrong", [{"probe_passes": 0}, {"probe_passes": 2, "phi": "history"}])
 def test_passes_that_mean_nothing_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="probe_passes"):
+    with pytest.raises(UserError, match="probe_passes"):
         fedagg(**wrong)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from shoal.data.partition.checks import Rows, enough, label_codes, rows_by_class, whole
 from shoal.data.partition.counts import balanced_sizes, deal, draw, even_sizes, move, raised_sizes
+from shoal.domains import Above0, Whole
 from shoal.errors import UserError
 
 Floats = NDArray[np.float64]
@@ -21,11 +22,11 @@ def dirichlet(
     clients: int,
     *,
     rng: np.random.Generator,
-    alpha: float = 0.5,
+    alpha: Above0 = 0.5,
     form: Form = "class",
     replacement: bool = False,
     balanced: bool = False,
-    minimum: int = 1,
+    minimum: Whole = 1,
 ) -> list[Rows]:
     """Deal rows so that labels are skewed; small ``alpha`` is very skewed, large is close to IID.
 
