@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from shoal.tree import Tree
 
@@ -17,6 +17,20 @@ def question(function: _F) -> _F:
     """Marks a method of a part that clients answer: ``(self, view, payload) -> tree``."""
     function.is_question = True  # type: ignore[attr-defined]
     return function
+
+
+def sends(what: Literal["model", "models", "nothing"]) -> Callable[[_F], _F]:
+    """Says what goes down with a question, for the count of bytes.
+
+    ``model``: the model that is in training and the payload, as of every question without this
+    mark; ``models``: the payload is all global models; ``nothing``: the payload alone.
+    """
+
+    def marked(function: _F) -> _F:
+        function.sends = what  # type: ignore[attr-defined]
+        return function
+
+    return marked
 
 
 def weighs_rows(function: _F) -> _F:

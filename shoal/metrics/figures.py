@@ -28,6 +28,7 @@ class Course:
     noticed: list[int] = field(default_factory=list)
     tasks: list[dict[str, Any]] = field(default_factory=list)
     totals: dict[str, int] = field(default_factory=dict)
+    probing: dict[str, int] = field(default_factory=dict)
     participants: int = 0
     latest: dict[str, Any] = field(default_factory=dict)
     stored: dict[str, int] | None = None
@@ -48,6 +49,8 @@ class Course:
             self.tasks.append(kept)
         for name in TOTALS:
             self.totals[name] = self.totals.get(name, 0) + record.get(name, 0)
+            if "probing" in record:
+                self.probing[name] = self.probing.get(name, 0) + record["probing"][name]
         for name, value in (
             ("rejected", len(record["rejected"])),
             ("short_rounds", record["short"]),
@@ -97,6 +100,8 @@ def figures(
         "evaluation_share": round(course.evaluating / seconds, 4) if seconds else None,
         **course.latest,
     }
+    if course.probing:
+        found["probing"] = course.probing  # of the totals: questions and rehearsed rounds
     if target is not None:
         found["to_target"] = {
             "target": target,

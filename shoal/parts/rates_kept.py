@@ -11,7 +11,7 @@ from torch import Tensor
 from shoal.part import Stepped
 from shoal.parts.mean_field import Trajectory, pretrained
 from shoal.parts.rates import Chosen, ControlledRate
-from shoal.question import question
+from shoal.question import question, sends
 from shoal.tree import Tree
 from shoal.types import Work
 from shoal.view import ServerView, View
@@ -76,6 +76,7 @@ class PretrainedRate(KeptRate):
         return Kept(*end.trajectory, one, one * end.sweeps)
 
     @question
+    @sends("nothing")
     def gradients_at(self, view: View, payload: Tree) -> Tree:
         """The client's full gradient at every point of a path."""
         return torch.stack([view.full_grad(point) for point in payload])
