@@ -89,9 +89,9 @@ def _frozen_state(
         "initial": freeze(federation.initial, add),
         "models": [freeze(model, add) for model in federation.models],
         "servers": [[freeze(state, add) for state in states] for states in federation.servers],
-        "endings": [[i, n, freeze(p, add)] for i, (n, p) in federation.endings.items()],
-        "ended": [list(pair) for pair in federation.ended.items()],
-        "paid": [list(pair) for pair in federation.paid.items()],
+        "endings": [[*key, n, freeze(p, add)] for key, (n, p) in federation.endings.items()],
+        "ended": [[*key, number] for key, number in federation.ended.items()],
+        "paid": [[*key, stage] for key, stage in federation.paid.items()],
         "noticed": federation.noticed,
         "memories": [
             [client, model, _frozen_memories(entry, add, link)]
@@ -166,13 +166,25 @@ def _thawed_state(
     models = [Model(*thaw(model, tensor)) for model in state["models"]]
     servers = [tuple(thaw(s, tensor) for s in states) for states in state["servers"]]
     federation = Federation(Model(*thaw(state["initial"], tensor)), models, servers, store)
-    federation.endings = {i: (n, thaw(p, tensor)) for i, n, p in state["endings"]}
-    federation.ended = {client: serial for client, serial in state["ended"]}
-    federation.paid = {client: stage for client, stage in state["paid"]}
+    every = range(len(models))
+    for *key, number, payload in state["endings"]:
+        for model, part in _of_each_model(key, every, first=True):
+            federation.endings[model, part] = (number, thaw(payload, tensor))
+    for *key, number in state["ended"]:
+        federation.ended |= dict.fromkeys(_of_each_model(key, every), number)
+    for *key, stage in state["paid"]:
+        federation.paid |= dict.fromkeys(_of_each_model(key, every), stage)
     federation.noticed, federation.round = state["noticed"], round
     for client, model, memories in state["memories"]:
         store.put(client, model, tuple(thaw(m, tensor) for m in memories))
     return federation
+
+
+def _of_each_model(key: list[int], models: range, first: bool = False) -> list[tuple[int, int]]:
+    """The key with its model; version 0.1 kept one entry for all models."""
+    if len(key) == 2:
+        return [(key[0], key[1])]
+    return [(model, key[0]) if first else (key[0], model) for model in models]
 
 
 # ---- small things --------------------------------------------------------------------------------

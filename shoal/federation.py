@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
@@ -64,9 +64,11 @@ class Federation:
     models: list[Model]
     servers: list[tuple[Tree, ...]]  # one tuple a model, one state a part
     store: ClientStore = field(default_factory=ClientStore)
-    endings: dict[int, tuple[int, Tree]] = field(default_factory=dict)  # part -> (serial, payload)
-    ended: dict[int, int] = field(default_factory=dict)  # client -> serial of its last member_end
-    paid: dict[int, int] = field(default_factory=dict)  # client -> stage of its last once-payload
+    # (model, part) -> number and payload of its last session_end; one count for all of them, so
+    # that a single number says what a client has heard of
+    endings: dict[tuple[int, int], tuple[int, Tree]] = field(default_factory=dict)
+    ended: dict[tuple[int, int], int] = field(default_factory=dict)  # (client, model) -> heard of
+    paid: dict[tuple[int, int], int] = field(default_factory=dict)  # -> stage of its once-payload
     noticed: bool = False
     round: int = 0
 
@@ -95,6 +97,9 @@ class Federation:
             fresh = tuple(p.server_state(view) for p in settings.method.parts)
             self.models[k : k + 1], self.servers[k : k + 1] = [model], [fresh]
             self.store.forget_model(k)
+            self.ended = {key: n for key, n in self.ended.items() if key[1] != k}
+            self.paid = {key: stage for key, stage in self.paid.items() if key[1] != k}
+            self.endings = {key: end for key, end in self.endings.items() if key[0] != k}
 
     def snapshot(self) -> Federation:
         """This very state, to go back to: tensors are never written in place, so none is copied."""
@@ -109,6 +114,12 @@ class Federation:
             self.noticed,
             self.round,
         )
+
+    def restore(self, snapshot: Federation) -> None:
+        """Go back to a snapshot, which stays as it is."""
+        again = snapshot.snapshot()
+        for each in fields(self):
+            setattr(self, each.name, getattr(again, each.name))
 
 
 def blank_view(

@@ -90,14 +90,15 @@ def _caught_up(
     federation: Federation, settings: Settings, job: Job, memories: tuple[Tree, ...] | None
 ) -> tuple[Tree, ...] | None:
     """The client's memories, after the client half of a ``session_end`` it has not seen yet."""
-    latest = max(serial for serial, _ in federation.endings.values())
-    # a client that was never seen has no end to catch up with
-    seen = federation.ended.get(job.client, 0) if memories is not None else latest
-    for i, (serial, payload) in federation.endings.items():
+    mine, key = endings_of(federation, job.model), (job.client, job.model)
+    latest = max((number for number, _ in mine.values()), default=0)
+    # a client that never trained this model has no end to catch up with
+    seen = federation.ended.get(key, 0) if memories is not None else latest
+    for i, (number, payload) in mine.items():
         part = settings.method.parts[i]
         if memories is None or memories[i] is None:
             continue
-        if serial > seen and part.fills("member_end"):
+        if number > seen and part.fills("member_end"):
             model = federation.models[job.model]
             new = settings.program.ended_memory(
                 i, model, federation.initial.theta, memories, payload
@@ -105,5 +106,10 @@ def _caught_up(
             memories = (*memories[:i], new, *memories[i + 1 :])
             # kept at once: the upload that follows may be rejected, a question brings none
             federation.store.put(job.client, job.model, memories)
-    federation.ended[job.client] = latest
+    federation.ended[key] = latest
     return memories
+
+
+def endings_of(federation: Federation, k: int) -> dict[int, tuple[int, Tree]]:
+    """The newest end that each part declared for model ``k``."""
+    return {i: end for (model, i), end in federation.endings.items() if model == k}

@@ -117,11 +117,7 @@ class Player:
         if self._evaluates(moment.round):
             record |= self._scored(moment)
         record |= {
-            "steps": report.steps,
-            "samples": report.samples,
-            "epochs": sum(report.epochs),
-            "bytes_up": report.bytes_up,
-            "bytes_down": report.bytes_down,
+            **report.costs(),
             "rejected": [{"client": r.client, "reason": r.reason} for r in report.rejected],
         }
         if moment.round + 1 == self.rounds:

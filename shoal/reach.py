@@ -13,6 +13,7 @@ from shoal.orders import make_order
 from shoal.tree import Tree
 from shoal.types import Job, Model
 from shoal.view import ServerView
+from shoal.wire import Spent
 from shoal.worlds.base import Moment
 
 
@@ -24,9 +25,11 @@ def server_view(
     i: int,
     engine: Engine,
     cohort: Sequence[int] = (),
+    spent: Spent | None = None,
 ) -> ServerView:
-    """The view of part ``i`` on model ``k``, able to reach clients."""
-    verbs = Reach(federation, settings, moment, engine, k, i)
+    """The view of part ``i`` on model ``k``, able to reach clients; what that costs is added to
+    ``spent``."""
+    verbs = Reach(federation, settings, moment, engine, k, i, spent)
     return part_view(federation, settings, moment, k, i, cohort, verbs)
 
 
@@ -40,13 +43,18 @@ class Reach:
     engine: Engine
     model: int
     part: int
+    spent: Spent | None = None  # None: not of the method's own doing, as in an evaluation
 
     def ask(
         self, question: Callable[..., Tree], payload: Tree, members: Sequence[int]
     ) -> list[Tree]:
         jobs = [Job(client, self.model) for client in members]
         order = make_order(self.federation, self.settings, self.moment, self.model, jobs)
-        return self.engine.ask(order, question, payload)
+        answers = self.engine.ask(order, question, payload)
+        if self.spent is not None:
+            models = self.federation.models
+            self.spent.asked(self.settings, order, question, payload, models, answers)
+        return answers
 
     def rehearse(self, theta: Tensor, rounds: int, rate: float) -> Tensor:
         from shoal.round import play_round  # a rehearsal is rounds within a round
@@ -60,7 +68,9 @@ class Reach:
         trial = Federation.fresh(settings, model, moment, rate)
         for index in range(rounds):
             # negative round numbers: probes of the same members see the same batches
-            play_round(trial, settings, replace(moment, draw=-1 - index), self.engine)
+            report = play_round(trial, settings, replace(moment, draw=-1 - index), self.engine)
+            if self.spent is not None:
+                self.spent.rehearsed(report)
         return trial.models[0].theta
 
     def remembered(self, members: Sequence[int]) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -19,7 +19,7 @@ from shoal.stretch import change_of_stretch
 from shoal.tree import Tree
 from shoal.types import Job, Model, Rejected
 from shoal.view import ServerView
-from shoal.wire import bytes_down, bytes_up
+from shoal.wire import Spent, bytes_down, bytes_up
 from shoal.worlds.base import Moment
 
 
@@ -52,10 +52,24 @@ class RoundReport:
     epochs: tuple[int, ...] = ()
     bytes_down: int = 0
     bytes_up: int = 0
+    probing: Spent = field(default_factory=Spent)  # beside the training, which is the above
     noticed: bool = False
     norms: tuple[float, ...] = ()
     clients: list[ClientReport] = field(default_factory=list)  # accepted uploads only
-    figures: dict[str, Tensor] = field(default_factory=dict)
+    figures: dict[str, Tensor] = field(default_factory=dict)  # "model_1.name" where several train
+
+    def costs(self) -> dict[str, Any]:
+        """What the round cost, training and probing together; and of that, the probing."""
+        training = {
+            "steps": self.steps,
+            "samples": self.samples,
+            "epochs": sum(self.epochs),
+            "bytes_up": self.bytes_up,
+            "bytes_down": self.bytes_down,
+        }
+        probing = self.probing.figures()
+        both = {name: value + probing.get(name, 0) for name, value in training.items()}
+        return {**both, "probing": probing} if probing else both
 
 
 def play_round(
@@ -65,18 +79,28 @@ def play_round(
     engine: Engine,
     before: Moment | None = None,
 ) -> RoundReport:
-    """Change of stretch, cohort, training, aggregation, server step. Below quorum: no change."""
-    change_of_stretch(federation, settings, moment, engine, before)
-    report = RoundReport()
+    """Change of stretch, cohort, training, aggregation, server step.
+
+    An attempt below quorum changes nothing but the report, where its costs stay; nor does a round
+    whose attempts all failed.
+    """
+    report, begin = RoundReport(), federation.snapshot()
+    changes = moment.shift is not None or federation.noticed
+    change_of_stretch(federation, settings, moment, engine, before, report.probing)
+    changed = federation.snapshot() if changes else begin
     for attempt in range(settings.guard.retries + 1):
         report.attempts = attempt + 1
         report.cohort = choose_cohort(settings, moment, attempt)
-        _regroup(federation, settings, moment, engine, report.cohort)
-        _put_questions(federation, settings, moment, engine, report.cohort)
+        report.probing.next_attempt()
+        _regroup(federation, settings, moment, engine, report)
+        _put_questions(federation, settings, moment, engine, report)
         if _train_and_step(federation, settings, moment, engine, report):
             report.abandoned = False
             return report
         report.abandoned = True
+        changed.paid = federation.paid  # what was sent was sent; all else is as before the attempt
+        federation.restore(changed)
+    federation.restore(begin)
     return report
 
 
@@ -86,14 +110,16 @@ def _regroup(
     settings: Settings,
     moment: Moment,
     engine: Engine,
-    cohort: tuple[int, ...],
+    report: RoundReport,
 ) -> None:
     """Lets the one part that keeps the bank add models or replace them."""
     part = settings.method.only("regroup")
     if part is None:
         return
     index = settings.method.index(part)
-    view = server_view(federation, settings, moment, 0, index, engine, cohort)
+    view = server_view(
+        federation, settings, moment, 0, index, engine, report.cohort, report.probing
+    )
     models, state = part.regroup(view)
     federation.regrouped(settings, models, moment, view.rate)
     set_state(federation, 0, index, state)
@@ -104,12 +130,14 @@ def _put_questions(
     settings: Settings,
     moment: Moment,
     engine: Engine,
-    cohort: tuple[int, ...],
+    report: RoundReport,
 ) -> None:
     for k in range(len(federation.models)):
         for i, part in enumerate(settings.method.parts):
             if part.fills("ask"):
-                view = server_view(federation, settings, moment, k, i, engine, cohort)
+                view = server_view(
+                    federation, settings, moment, k, i, engine, report.cohort, report.probing
+                )
                 set_state(federation, k, i, part.ask(view))
 
 
@@ -118,13 +146,15 @@ def _jobs(
     settings: Settings,
     moment: Moment,
     engine: Engine,
-    cohort: tuple[int, ...],
+    report: RoundReport,
 ) -> Sequence[Job]:
     router = settings.method.only("route")
     if router is None:
-        return [Job(client) for client in cohort]
+        return [Job(client) for client in report.cohort]
     index = settings.method.index(router)
-    return router.route(server_view(federation, settings, moment, 0, index, engine, cohort))
+    return router.route(
+        server_view(federation, settings, moment, 0, index, engine, report.cohort, report.probing)
+    )
 
 
 # ---- training, aggregation, server step ----
@@ -135,8 +165,8 @@ def _train_and_step(
     engine: Engine,
     report: RoundReport,
 ) -> bool:
-    """Everything after the questions; False (and nothing changed) below quorum."""
-    jobs = _jobs(federation, settings, moment, engine, report.cohort)
+    """Everything after the questions; False below quorum."""
+    jobs = _jobs(federation, settings, moment, engine, report)
     staged: list[tuple[int, Accumulator, Tensor]] = []
     memories: list[tuple[int, int, tuple[Tree, ...]]] = []
     for k in range(len(federation.models)):
@@ -185,7 +215,7 @@ def _train_model(
             rows = tree.unstack(results.memories)
             memories += [(results.clients[row], k, rows[row]) for row in keep]
         report.bytes_up += bytes_up(settings, results)
-    report.bytes_down += bytes_down(federation, settings, order)
+    report.bytes_down += bytes_down(federation, settings, k, order, report.probing)
     report.steps += total.steps
     report.samples += total.samples
     report.epochs += tuple(total.epochs)
@@ -242,5 +272,10 @@ def _server_step(
         set_state(federation, k, i, state)
         report.noticed = report.noticed or found
     federation.noticed = federation.noticed or report.noticed
+    banks = (method.only("init_bank"), method.only("regroup"))
     for i, part in filling(settings, "report"):
-        report.figures.update(part.report(view(i)))
+        # a part that keeps the bank speaks of all models at once
+        prefix = "" if len(federation.models) == 1 or part in banks else f"model_{k}."
+        report.figures.update(
+            {prefix + name: value for name, value in part.report(view(i)).items()}
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from shoal.engines.base import Engine
 from shoal.federation import Federation, Settings, part_view, set_state
 from shoal.reach import server_view
+from shoal.wire import Spent
 from shoal.worlds.base import Moment
 
 
@@ -14,8 +15,12 @@ def change_of_stretch(
     moment: Moment,
     engine: Engine,
     before: Moment | None,
+    spent: Spent | None = None,
 ) -> None:
-    """``session_end`` in the old world, then ``session_start`` and ``begin`` in the new one."""
+    """``session_end`` in the old world, then ``session_start`` and ``begin`` in the new one.
+
+    What questions and rehearsed rounds cost is added to ``spent``.
+    """
     kinds = set(moment.shift.kinds) if moment.shift and moment.shift.announced else set()
     if federation.noticed:
         kinds.add("noticed")
@@ -24,17 +29,17 @@ def change_of_stretch(
         return
     method = settings.method
     heard = [(i, p) for i, p in enumerate(method.parts) if kinds & set(p.on)]
+    number = 1 + max((n for n, _ in federation.endings.values()), default=0)  # of this change
     for k in range(len(federation.models)):
         for i, part in heard:
             if part.fills("session_end"):
-                view = server_view(federation, settings, before, k, i, engine)
+                view = server_view(federation, settings, before, k, i, engine, spent=spent)
                 state, payload = part.session_end(view)
                 set_state(federation, k, i, state)
-                serial = federation.endings.get(i, (0, ()))[0] + 1
-                federation.endings[i] = (serial, payload)
+                federation.endings[k, i] = (number, payload)
         for i, part in heard:
             if part.fills("session_start"):
-                view = server_view(federation, settings, moment, k, i, engine)
+                view = server_view(federation, settings, moment, k, i, engine, spent=spent)
                 model, state = part.session_start(view)
                 set_state(federation, k, i, state)
                 if model is not None:
@@ -42,7 +47,7 @@ def change_of_stretch(
                     _reset_states(federation, settings, moment, k)
         for i, part in heard:
             if part.fills("begin"):
-                view = server_view(federation, settings, moment, k, i, engine)
+                view = server_view(federation, settings, moment, k, i, engine, spent=spent)
                 set_state(federation, k, i, part.begin(view))
 
 

@@ -3,11 +3,85 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from shoal import tree
 from shoal.engines.base import Order, Results
+from shoal.engines.batches import steps_an_epoch
 from shoal.federation import Federation, Settings, filling
 from shoal.tree import Tree
+from shoal.types import Model
+
+if TYPE_CHECKING:
+    from shoal.round import RoundReport
+
+
+@dataclass
+class Spent:
+    """What a round costs beside its training: questions and rehearsed rounds."""
+
+    steps: int = 0
+    samples: int = 0
+    epochs: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    # models that clients were sent with questions of this attempt: training needs no second copy
+    _held: dict[int, list[Tensor]] = field(default_factory=dict, repr=False, compare=False)
+
+    def figures(self) -> dict[str, int]:
+        """The five numbers by name, as in a round's record; empty if nothing was spent."""
+        names = ("steps", "samples", "epochs", "bytes_up", "bytes_down")
+        found = {name: getattr(self, name) for name in names}
+        return found if any(found.values()) else {}
+
+    def rehearsed(self, report: RoundReport) -> None:
+        """Add a round that was played and thrown away."""
+        own = report.probing
+        self.steps += report.steps + own.steps
+        self.samples += report.samples + own.samples
+        self.epochs += sum(report.epochs) + own.epochs
+        self.bytes_up += report.bytes_up + own.bytes_up
+        self.bytes_down += report.bytes_down + own.bytes_down
+
+    def asked(
+        self,
+        settings: Settings,
+        order: Order,
+        question: Callable[..., Tree],
+        payload: Tree,
+        models: Sequence[Model],
+        answers: Sequence[Tree],
+    ) -> None:
+        """Add a question to the members of an order: what it takes down, the answers, and the
+        epochs of one that trains."""
+        sends = getattr(question, "sends", "model")
+        vectors = {"models": list(models), "model": [order.model], "nothing": []}[sends]
+        beside = 0 if sends == "models" else tree.nbytes(payload)
+        for member in order.members:
+            new = [m for m in vectors if not self.holds(member.client, m.theta)]
+            self.bytes_down += beside + sum(_model_bytes(settings, m) for m in new)
+            self._held.setdefault(member.client, []).extend(m.theta for m in new)
+        self.bytes_up += sum(tree.nbytes(answer) for answer in answers)
+        if getattr(question, "trained_by", None) is not None:
+            epochs = len(payload)
+            for member in order.members:
+                rows = len(member.train) or int(member.train.count)  # only counted: data elsewhere
+                self.epochs += epochs
+                self.steps += epochs * (steps_an_epoch(order, rows) if rows else 0)
+                self.samples += epochs * rows
+
+    def holds(self, client: int, theta: Tensor) -> bool:
+        """Whether a question took this very vector to the client already."""
+        return any(own is theta or torch.equal(own, theta) for own in self._held.get(client, ()))
+
+    def next_attempt(self) -> None:
+        """Another cohort is chosen, and everything is sent anew."""
+        self._held.clear()
 
 
 def bytes_up(settings: Settings, results: Results) -> int:
@@ -17,19 +91,29 @@ def bytes_up(settings: Settings, results: Results) -> int:
     return wire + tree.nbytes((results.stats, _counted(settings, results.payloads)))
 
 
-def bytes_down(federation: Federation, settings: Settings, order: Order) -> int:
-    """Bytes of the model to everybody; a once-a-stage payload only to whoever lacks it."""
-    wire = round(_travelling(settings)[0] * tree.nbytes(order.model.theta))
-    total = len(order.members) * (wire + tree.nbytes(order.model.stats))
+def bytes_down(
+    federation: Federation, settings: Settings, k: int, order: Order, spent: Spent
+) -> int:
+    """Bytes of model ``k`` to everybody who was not sent it with a question just before; a payload
+    that goes down once per stage counts for whoever lacks it."""
+    theta = order.model.theta
+    lacking = sum(not spent.holds(member.client, theta) for member in order.members)
+    total = lacking * _model_bytes(settings, order.model)
     sizes = [tree.nbytes(sent) for sent in order.sent]
     pairs = list(zip(settings.method.parts, sizes, strict=True))
     once = sum(size for part, size in pairs if part.payload_once == "stage")
     total += (sum(sizes) - once) * len(order.members)
     if once:
-        new = [m.client for m in order.members if federation.paid.get(m.client) != order.stage]
-        federation.paid.update({client: order.stage for client in new})
+        keys = [(member.client, k) for member in order.members]
+        new = [key for key in keys if federation.paid.get(key) != order.stage]
+        federation.paid.update(dict.fromkeys(new, order.stage))
         total += once * len(new)
     return total
+
+
+def _model_bytes(settings: Settings, model: Model) -> int:
+    """One model on its way down."""
+    return round(_travelling(settings)[0] * tree.nbytes(model.theta)) + tree.nbytes(model.stats)
 
 
 def _travelling(settings: Settings) -> tuple[float, float]:

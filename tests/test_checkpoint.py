@@ -33,8 +33,8 @@ def federation() -> Federation:
     made = Federation(shared, [shared, Model(theta * 2, torch.ones(2))], [(state, ()), ((), ())])
     made.store.put(7, 1, (State(theta.expand(2, 3), ()), ()))
     made.store.put(3, 0, (None, State(theta, ())))
-    made.endings = {1: (4, (theta,))}
-    made.ended, made.paid = {3: 4, 1: 2}, {9: 1}
+    made.endings = {(0, 1): (4, (theta,))}
+    made.ended, made.paid = {(3, 1): 4, (1, 0): 2}, {(9, 0): 1}
     made.noticed, made.round = True, 12
     return made
 

@@ -19,7 +19,6 @@ from shoal.config.problem import Problem
 from shoal.config.schedule import Schedule
 from shoal.domains import Above0, Above0To1, AtLeast0, Below1, Count, Whole
 
-
 # Times the initial loss (or 1, if that is less). Losses after a drift rose by factors up to 40, and
 # by 8,000 in runs that still learnt; those that diverge pass any factor within some rounds.
 DIVERGED = 1e6

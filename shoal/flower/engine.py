@@ -27,6 +27,7 @@ from shoal.flower.node import SCORE
 from shoal.flower.post import Address, Post
 from shoal.flower.secure import Secure
 from shoal.flower.shared_out import shared_out
+from shoal.orders import endings_of
 from shoal.tree import Tree
 
 
@@ -129,7 +130,7 @@ class GridEngine:
         payload: Tree = (),
     ) -> frames.Order:
         federation = self.federation()
-        endings = federation.endings if federation is not None else {}
+        endings = endings_of(federation, 0) if federation is not None else {}
         return frames.Order(
             nonce=self.post.nonce(),
             member=member.client,

@@ -48,10 +48,7 @@ class Books:
                 "accuracy": accuracy,
                 "by_member": {str(m): pair[0] for m, pair in sorted(scores.items())},
             },
-            "steps": report.steps,
-            "samples": report.samples,
-            "bytes_up": report.bytes_up,
-            "bytes_down": report.bytes_down,
+            **report.costs(),
             "rejected": [{"client": r.client, "reason": r.reason} for r in report.rejected],
             "seconds": round(seconds, 3),
         }

@@ -28,9 +28,11 @@ class Course:
     noticed: list[int] = field(default_factory=list)
     tasks: list[dict[str, Any]] = field(default_factory=list)
     totals: dict[str, int] = field(default_factory=dict)
+    probing: dict[str, int] = field(default_factory=dict)
     participants: int = 0
     latest: dict[str, Any] = field(default_factory=dict)
     stored: dict[str, int] | None = None
+    rates: list[float] = field(default_factory=list)  # means over clients, where they choose
 
     def add(self, record: dict[str, Any]) -> None:
         self.accuracy.append(record["accuracy"])
@@ -48,6 +50,8 @@ class Course:
             self.tasks.append(kept)
         for name in TOTALS:
             self.totals[name] = self.totals.get(name, 0) + record.get(name, 0)
+            if "probing" in record:
+                self.probing[name] = self.probing.get(name, 0) + record["probing"][name]
         for name, value in (
             ("rejected", len(record["rejected"])),
             ("short_rounds", record["short"]),
@@ -56,6 +60,8 @@ class Course:
         self.participants += len(record.get("cohort", ())) * record.get("attempts", 1)
         self.latest |= {key: record[key] for key in SPREADS if record.get(key)}
         self.stored = record.get("stored", self.stored)
+        if record.get("mean_client_rate") is not None:
+            self.rates.append(float(record["mean_client_rate"]))
 
 
 def figures(
@@ -97,6 +103,8 @@ def figures(
         "evaluation_share": round(course.evaluating / seconds, 4) if seconds else None,
         **course.latest,
     }
+    if course.probing:
+        found["probing"] = course.probing  # of the totals: questions and rehearsed rounds
     if target is not None:
         found["to_target"] = {
             "target": target,
@@ -108,6 +116,8 @@ def figures(
     if course.noticed or (detecting and course.kinds):
         seen = detection(list(course.kinds), course.noticed, len(accuracy))
         found["detection"] = seen._asdict()
+    if course.rates:
+        found["mean_client_rate"] = sum(course.rates) / len(course.rates)
     if course.stored is not None:
         found["stored"] = {**course.stored, "participants": course.participants}
     return found

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from shoal.part import Part, Sent, Stepped
-from shoal.question import question
+from shoal.question import question, sends
 from shoal.tree import Tree
 from shoal.types import Kind, Reduction, Work
 from shoal.view import GradFn, ServerView, View
@@ -80,6 +80,7 @@ class ControlVariate(Part):
         return Variate(total / len(view.members))
 
     @question
+    @sends("nothing")
     def own_variate(self, view: View, payload: Tree) -> Tree:
         """The client's variate, asked when members change."""
         return view.memory

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from shoal.part import Part, Sent
-from shoal.question import question
+from shoal.question import question, sends
 from shoal.tree import Tree
 from shoal.types import Kind, Outputs, Terms
 from shoal.view import ServerView, View
@@ -95,6 +95,7 @@ class SessionTeacher(Part):
         return Teacher(view.theta, view.model.stats, active, old), ()
 
     @question
+    @sends("nothing")
     def held_classes(self, view: View, payload: Tree) -> Tree:
         """1 for every class among the client's labels."""
         assert view.train is not None

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from shoal.part import Part
 from shoal.parts.select import Measure, lowest, misfits, stacked
-from shoal.question import question, weighs_rows
+from shoal.question import question, sends, weighs_rows
 from shoal.tree import Tree
 from shoal.types import Job, Model
 from shoal.view import ServerView, View
@@ -123,6 +123,7 @@ class ModelPerDrift(Part):
 
     @question
     @weighs_rows
+    @sends("models")
     def scores(self, view: View, payload: Tree) -> Tree:
         """How badly every model fits the client's new data."""
         return misfits(view, payload, self.score)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from shoal.part import Part, Stepped
-from shoal.question import question
+from shoal.question import question, sends
 from shoal.tree import Tree
 from shoal.types import Kind, Outputs, Reduction, Terms, Work
 from shoal.view import ServerView, View
@@ -56,6 +56,7 @@ class MemberMean(Part):
         return Kept(total / len(view.members))
 
     @question
+    @sends("nothing")
     def own(self, view: View, payload: Tree) -> Tree:
         """The client's vector, asked when members change."""
         return view.memory

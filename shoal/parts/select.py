@@ -11,7 +11,7 @@ from torch import Tensor
 
 from shoal.errors import UserError
 from shoal.part import Part
-from shoal.question import question, weighs_rows
+from shoal.question import question, sends, weighs_rows
 from shoal.tree import Tree
 from shoal.types import Job, Model
 from shoal.view import ServerView, View
@@ -88,6 +88,7 @@ class BestOfBank(Part):
 
     @question
     @weighs_rows
+    @sends("models")
     def losses(self, view: View, payload: Tree) -> Tree:
         """The mean training loss of every model on the client's data."""
         return misfits(view, payload, "loss")

@@ -13,8 +13,9 @@ EVENTS = 200  # rejected uploads that are listed
 OWN = frozenset(
     ("round", "session", "task", "shift", "noticed", "active", "asked", "short", "cohort",
      "attempts", "accuracy", "loss", "tasks", "ahead", "metrics", "personalised", "generalised",
-     "steps", "samples", "epochs", "bytes_up", "bytes_down", "rejected", "stored", "theta",
-     "seconds", "seconds_evaluating", "session_started", "session_weights", "session_distances")
+     "steps", "samples", "epochs", "bytes_up", "bytes_down", "probing", "rejected", "stored",
+     "theta", "seconds", "seconds_evaluating", "session_started", "session_weights",
+     "session_distances")
 )  # fmt: skip
 
 

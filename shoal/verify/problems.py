@@ -14,7 +14,7 @@ from shoal.task import QuadraticTask
 from shoal.verify.reading import number, one_of, readable, refuse_odd_values
 from shoal.verify.recorder import Recorder
 from shoal.verify.registry import BUILDERS, Case, Hyper, names_of
-from shoal.worlds.quadratic import Quadratics, Segment
+from shoal.worlds.quadratic import Quadratics, Segment, batched
 
 
 def method_of(case: Case) -> Method:
@@ -45,6 +45,8 @@ def world_of(case: Case) -> Quadratics:
     if case["kind"] == "steps":
         rounds = hyper["rounds_per_step"]
         return Quadratics(tuple(segment(p, rounds, width) for p in problem["steps"]), "concept")
+    if case["kind"] == "batches":
+        return batches_of(problem, hyper["rounds"], width)
     rows = int(hyper.get("steps_per_epoch", 1))
     if case["kind"] == "tasks":
         rounds = hyper["rounds_per_task"]
@@ -78,6 +80,20 @@ def segment(problem: dict[str, Any], rounds: Any, width: int, offset: int = 0) -
     return Segment(rounds, tuple(range(offset, offset + len(n))), a, b, n)
 
 
+def batches_of(problem: dict[str, Any], rounds: Any, width: int) -> Quadratics:
+    """Clients with mini-batches of their own; each of them is read as a client would be."""
+    own, n = [], problem["n"]
+    for client in problem["batches"]:
+        a, b = ([batch[name] for batch in client] for name in ("a", "b"))
+        read = segment({"a": a, "b": b, "n": [1.0] * len(a)}, rounds, width)
+        own.append(tuple(zip(read.a, read.b, strict=True)))
+    if len(own) != len(n):
+        raise UserError(
+            f"batches and n must have one entry per client, not {len(own)} and {len(n)}"
+        )
+    return batched(tuple(own), tuple(map(float, n)), rounds)
+
+
 def settings_of(case: Case) -> Settings:
     """Everything ``play_round`` needs; a case that cannot be read is the file's fault."""
     with readable():
@@ -93,7 +109,7 @@ def _settings(case: Case) -> Settings:
     sizes = tuple((name, size) for name, size in case["problem"].get("layout", ()))
     sgd = Sgd(momentum=hyper.get("momentum", 0.0), weight_decay=hyper.get("weight_decay", 0.0))
     world = world_of(case)
-    epochs, steps = epochs_of(hyper)
+    epochs, steps = epochs_of(hyper, several=case["kind"] == "batches")
     weights = one_of(hyper, "aggregation", "uniform", "samples") or hyper["aggregation"]
     rate = 1.0
     if "local_solver" not in hyper:
@@ -107,19 +123,22 @@ def _settings(case: Case) -> Settings:
         uniform=weights == "uniform",
         batch=None if case["kind"] == "steps" else 1,
         steps=steps,
+        shuffle=case["kind"] != "batches",
     )
 
 
-def epochs_of(hyper: Hyper) -> tuple[int, tuple[int, ...] | None]:
-    """Local epochs (a step is an epoch unless the file says otherwise), and steps per client."""
+def epochs_of(hyper: Hyper, several: bool) -> tuple[int, int | tuple[int, ...] | None]:
+    """Local epochs, and at most so many steps; ``several``: an epoch has more than one of them."""
     if "local_solver" in hyper:  # the method's own step: one of them, at no rate
         return 1, None
     given = [name for name in ("K", "E", "L") if name in hyper]
     if len(given) != 1:
         raise UserError(f"needs one of K, E and L, and has {' and '.join(given) or 'none'}")
     length = hyper[given[0]]
-    steps = tuple(length) if isinstance(length, list) else None
-    return max(steps) if steps else int(length), steps
+    if isinstance(length, list):
+        return max(length), tuple(length)
+    several = several or hyper.get("steps_per_epoch", 1) != 1
+    return int(length), int(length) if given == ["K"] and several else None
 
 
 def cohorts_of(

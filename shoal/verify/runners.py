@@ -22,6 +22,12 @@ def rounds(case: Case) -> Found:
     return Found(history.models, collected(case, history))
 
 
+@runner("batches")
+def batches(case: Case) -> Found:
+    """As ``rounds``, with mini-batches: an epoch is one pass over them, in their order."""
+    return rounds(case)
+
+
 @runner("tasks")
 def tasks(case: Case) -> Found:
     """Several sets of client losses one after another, the model carried over."""

@@ -14,14 +14,6 @@ FILE = json.loads((Path(__file__).parent / "examples_right.json").read_text())
 CASES = {case["id"]: case for case in FILE["cases"]}
 
 WAITING = {
-    "fedagg_scale_epoch_four_batches",
-    "fedagg_scale_step_four_batches",
-    "fedagg_scale_step_closed_loop_2d",
-    "fedagg_scale_step_unequal_batches",
-    "flash_base_adam",
-    "flash_base_yogi",
-    "flash_base_adagrad",
-    "flash_base_adagrad_literal",
     "dynamic_init_buffers",
     "dynamic_init_buffers_two_pilots_latest",
     "feddrift_equal_blocks",
