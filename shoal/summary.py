@@ -20,7 +20,7 @@ from shoal.config.build import Plan
 from shoal.engines.loop import Loop
 from shoal.federation import Federation
 from shoal.metrics.cost import cost
-from shoal.metrics.figures import figures
+from shoal.metrics.figures import figures, scored_on
 from shoal.metrics.recovery import Recovery
 from shoal.round import play_round
 from shoal.types import Batch, Outputs
@@ -46,6 +46,7 @@ def summary(plan: Plan, records: Iterable[dict[str, Any]]) -> dict[str, Any]:
         "seed": plan.config.seed,
         "engine": plan.config.engine,
         "device": plan.config.device,
+        "scored_on": scored_on(rules.model_dump(), found.get("own_rows")),
         **found,
         "cost": costs(plan, found),
         "peak_memory_mb": peak_memory_mb(),

@@ -32,6 +32,7 @@ Whole = Annotated[int, BeforeValidator(_no_bool), Field(ge=0)]
 Positive = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, le=1)]
+Between = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, lt=1)]
 Below1 = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, lt=1)]
 
 
@@ -116,6 +117,12 @@ class Evaluate(Strict):
         default=None,
         description="a number of rounds after which members' local models are scored, or null",
     )
+    held_out: Between | None = Field(
+        default=0.2,
+        description="a share above 0 and below 1 of each member's rows, split off first for its "
+        "own score, or null for version 0.1's rule (validation rows, else training rows)",
+    )
+    train: bool = Field(default=False, description="true or false")
     members: Count = Field(
         default=1000, description="the most members to look at, a whole number of at least 1"
     )
@@ -129,8 +136,13 @@ class Evaluate(Strict):
         default=10, description="a number of rounds after a shift, a whole number of at least 1"
     )
     recovery: RecoveryRule = Field(
-        default=RecoveryRule(), description="{window: rounds, margin: share, hold: rounds}"
+        default=RecoveryRule(), description="{window: evaluations, margin: share, hold: rounds}"
     )
+
+    @property
+    def of_members(self) -> bool:
+        """Whether members are scored on rows of their own."""
+        return self.on in ("members", "each", "own") or self.local is not None
 
 
 class GuardRules(Strict):

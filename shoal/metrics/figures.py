@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,15 @@ from shoal.metrics.target import to_best, to_target
 from shoal.metrics.transitions import Transition, transitions
 
 TOTALS = ("steps", "samples", "epochs", "bytes_up", "bytes_down")
+# Rows that members are scored on (shoal.worlds.own_tests), in words.
+ROWS = {
+    "test": "test rows of each member's own",
+    "held out": "held-out rows ({held_out:g} of each member's own)",
+    "next": "the rows that each member meets next",
+    "validation": "each member's validation rows (version 0.1's rule)",
+    "training": "each member's training rows (version 0.1's rule)",
+    "problem": "each member's own loss",
+}
 SPREADS = ("personalised", "generalised", "metrics")
 
 
@@ -31,6 +40,7 @@ class Course:
     participants: int = 0
     latest: dict[str, Any] = field(default_factory=dict)
     stored: dict[str, int] | None = None
+    own_rows: dict[str, int] = field(default_factory=dict)
 
     def add(self, record: dict[str, Any]) -> None:
         self.accuracy.append(record["accuracy"])
@@ -55,6 +65,8 @@ class Course:
             self.totals[name] = self.totals.get(name, 0) + value
         self.participants += len(record.get("cohort", ())) * record.get("attempts", 1)
         self.latest |= {key: record[key] for key in SPREADS if record.get(key)}
+        for kind, count in (record.get("own_rows") or {}).items():
+            self.own_rows[kind] = max(count, self.own_rows.get(kind, 0))
         self.stored = record.get("stored", self.stored)
 
 
@@ -108,9 +120,30 @@ def figures(
     if course.noticed or (detecting and course.kinds):
         seen = detection(list(course.kinds), course.noticed, len(accuracy))
         found["detection"] = seen._asdict()
+    if course.own_rows:
+        found["own_rows"] = course.own_rows
     if course.stored is not None:
         found["stored"] = {**course.stored, "participants": course.participants}
     return found
+
+
+def scored_on(rules: Mapping[str, Any], own_rows: Mapping[str, int] | None) -> str:
+    """Which accuracy it is: the config's ``evaluate.on``, and whose rows where it is members'.
+
+    ``own_rows`` counts members by the rows they were scored on, as records have it; a run of
+    version 0.1 has none.
+
+    >>> scored_on({"on": "members", "held_out": 0.2}, {"held out": 19, "none": 1})
+    "members: held-out rows (0.2 of each member's own)"
+    """
+    on = str(rules.get("on", "active"))
+    if on not in ("members", "each", "own"):
+        return on
+    if not own_rows:
+        return f"{on}: validation rows, else training rows (version 0.1's rule)"
+    share = rules.get("held_out")
+    known = [told.format(held_out=share or 0.0) for kind, told in ROWS.items() if kind in own_rows]
+    return f"{on}: {' and '.join(known) or 'nobody has rows for it'}"
 
 
 def _shift(shift: Shifted, after: Transition) -> dict[str, Any]:

@@ -6,7 +6,8 @@ rounded to five digits; None (null) is "not measured".
     name method seed engine      as the config and the directory say
     state                        "finished" or "unfinished"
     rounds                       {done, planned}
-    scored_on                    which accuracy it is (the config's ``evaluate.on``)
+    scored_on                    which accuracy it is (the config's ``evaluate.on``), and
+                                 whose rows where members are scored on their own
     summary                      what ``shoal.metrics.figures`` makes of the rounds, shifts aside
     verdicts                     [{tone: good | bad | plain, text}]
     x                            the first round of every step
@@ -39,7 +40,7 @@ from typing import Any
 import yaml
 
 from shoal.errors import UserError
-from shoal.metrics.figures import figures
+from shoal.metrics.figures import figures, scored_on
 from shoal.reports.course import events, part_names, series, shifts
 from shoal.reports.members import members
 from shoal.reports.names import method_name
@@ -100,7 +101,7 @@ def make_page(
         "engine": settings.get("engine"),
         "state": "finished" if finished else "unfinished",
         "rounds": {"done": len(records), "planned": planned},
-        "scored_on": rules.get("on", "active"),
+        "scored_on": scored_on(rules, summary.get("own_rows")),
         "summary": {name: value for name, value in summary.items() if name != "shifts"},
         "verdicts": verdicts(summary, len(records), planned),
         "x": steps([r["round"] for r in records], span),

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from shoal.config.config import Config
 from shoal.errors import MissingDataError
@@ -95,9 +96,19 @@ def run_name(config: Config) -> str:
     data = config.data.name if config.problem is None else config.problem.name
     shown = "+".join(method_name(config.method).split(" + "))
     plain = "".join(c if c.isalnum() or c in "_+-" else "-" for c in f"{data}-{shown}")
-    values = config.model_dump(mode="json", exclude_defaults=True)
+    values = _named(config)
     digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
     return f"{plain}-s{config.seed}-{digest[:10]}"
+
+
+def _named(config: Config) -> dict[str, Any]:
+    """What names a run. Of ``evaluate.held_out``, null names nothing (runs of version 0.1 had no
+    such key), and every share does where it decides which rows are trained on."""
+    values: dict[str, Any] = config.model_dump(mode="json", exclude_defaults=True)
+    rules = {k: v for k, v in values.pop("evaluate", {}).items() if k != "held_out"}
+    if config.evaluate.of_members and config.evaluate.held_out is not None:
+        rules["held_out"] = config.evaluate.held_out
+    return {**values, "evaluate": rules} if rules else values
 
 
 def results(cells: Iterable[Cell], seeds: Sequence[int] | None, runs: Path) -> list[Result]:
