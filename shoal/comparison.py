@@ -122,7 +122,8 @@ def costs_beside_print(out: Path, base: Mapping[str, Any] = BASE) -> str:
     return beside_table_8(measured)
 
 
-COLUMNS = ("method", "final %", "mean %", "mean dip", "rounds back", "MB up", "MB down", "seconds")
+COLUMNS = ("method", "final %", "mean %", "mean fall", "lowest %", "rounds back", "MB up",
+           "MB down", "seconds")  # fmt: skip
 
 
 def rows(stories: list[Story]) -> list[tuple[str, ...]]:
@@ -142,7 +143,8 @@ def _row(story: Story) -> tuple[str, ...]:
         shown,
         percent(f["final_accuracy"]),
         percent(f["mean_accuracy"]),
-        percent(f["mean_dip"]),
+        percent(f["mean_fall"]),
+        percent(f["mean_lowest"]),
         ("-" if back is None else f"{back:.1f}") + never,
         *megabytes,
         f"{f['seconds']:.1f}",

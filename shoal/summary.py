@@ -38,8 +38,8 @@ def summary(plan: Plan, records: Iterable[dict[str, Any]]) -> dict[str, Any]:
     """``summary.json``."""
     rules, method = plan.config.evaluate, plan.settings.method
     detecting = any(part.fills("notice") for part in method.parts)
-    rule = Recovery(**rules.recovery.model_dump())
-    found = figures(records, rule, window=rules.window, target=rules.target, detecting=detecting)
+    rule = Recovery(**rules.recovery.model_dump(), target=rules.target)
+    found = figures(records, rule, window=rules.window, detecting=detecting)
     return {
         "format": 1,
         "method": method.name,

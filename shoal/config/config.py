@@ -101,7 +101,9 @@ class Loss(Strict):
 class RecoveryRule(Strict):
     """When accuracy is back after a shift: see :class:`shoal.metrics.recovery.Recovery`."""
 
-    window: Count = Field(default=50, description="a number of rounds before the shift, at least 1")
+    window: Count = Field(
+        default=3, description="a number of evaluations before the shift, at least 1"
+    )
     margin: NotNegative = Field(default=0.01, description="a share of 1, such as 0.01")
     hold: Count = Field(default=10, description="a number of rounds, at least 1")
 

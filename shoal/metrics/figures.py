@@ -75,12 +75,12 @@ def figures(
     rule: Recovery | None = None,
     *,
     window: int = 10,
-    target: float | None = None,
     detecting: bool = False,
 ) -> dict[str, Any]:
     """Final and mean accuracy, what every shift did, and totals; holds a few numbers a round.
 
-    ``window`` is the number of rounds that count as right after a shift; precision, recall and
+    ``rule`` says what a shift's recovery is, and has the run's target (``evaluate.target``), if
+    any; ``window`` is the number of rounds that count as right after a shift; precision, recall and
     delay of detection are there if anything was noticed, or a detector was there (``detecting``).
     """
     course = Course(totals=dict.fromkeys((*TOTALS, "rejected", "short_rounds"), 0))
@@ -89,7 +89,8 @@ def figures(
     accuracy, seconds = course.accuracy, sum(course.seconds)
     known = [a for a in accuracy if a is not None]
     losses = [v for v in course.loss if v is not None]
-    shifts = (rule or Recovery()).all(accuracy, list(course.kinds))
+    rule = rule or Recovery()
+    shifts = rule.all(accuracy, list(course.kinds))
     after = {t.round: t for t in transitions(accuracy, list(course.kinds), window)}
     found: dict[str, Any] = {
         "rounds": len(accuracy),
@@ -98,10 +99,12 @@ def figures(
         "best_accuracy": max(known) if known else None,
         "final_loss": losses[-1] if losses else None,
         "shifts": [course.kinds[s.round] | _shift(s, after[s.round]) for s in shifts],
-        "mean_dip": _mean([s.dip for s in shifts]),
+        "mean_fall": _mean([s.fall for s in shifts]),
+        "mean_lowest": _mean([s.lowest for s in shifts]),
+        "lowest": min((s.lowest for s in shifts if s.lowest is not None), default=None),
         "mean_rounds_to_recovery": _mean([s.rounds for s in shifts]),
         "mean_first_rounds": _mean([t.after for t in after.values()]),
-        "unrecovered": sum(not s.recovered for s in shifts),
+        "unrecovered": sum(s.judged and not s.recovered for s in shifts),
         "to_best": to_best(accuracy, course.seconds)._asdict(),
         "totals": course.totals,
         "seconds": round(seconds, 6),
@@ -109,10 +112,10 @@ def figures(
         "evaluation_share": round(course.evaluating / seconds, 4) if seconds else None,
         **course.latest,
     }
-    if target is not None:
+    if rule.target is not None:
         found["to_target"] = {
-            "target": target,
-            **to_target(accuracy, course.seconds, target)._asdict(),
+            "target": rule.target,
+            **to_target(accuracy, course.seconds, rule.target)._asdict(),
         }
     tasks = continual(course.tasks)
     if tasks is not None:

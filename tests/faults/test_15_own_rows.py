@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-
 from shoal.api import play
 from shoal.config.build import Plan, build
 from shoal.config.config import from_mapping

@@ -191,7 +191,9 @@ def test_members_are_scored_on_their_own_models(name: str) -> None:
     assert torch.equal(served(federation, settings, moment, None).theta, federation.models[0].theta)
     settings = replace(settings, world=_Tested(settings.world))
     mine = scored(federation, settings, moment, "members", as_0_1=True)["loss"]
-    assert mine < scored(federation, _without_serve(settings), moment, "members", as_0_1=True)["loss"]
+    assert (
+        mine < scored(federation, _without_serve(settings), moment, "members", as_0_1=True)["loss"]
+    )
 
 
 class _Tested:
