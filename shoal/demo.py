@@ -84,8 +84,9 @@ def run_demo(out: Path) -> None:
     console.print()
     console.print(shift_table(stories, titles))
     console.print(
-        f"[dim]after: mean accuracy (%) of the first {AFTER} rounds; dip: points lost against the "
-        "rounds before; back: rounds until within 1 point of before, and staying there. "
+        f"[dim]after: mean accuracy (%) of the first {AFTER} rounds; lowest: until the next "
+        "shift; fall: points from the mean of the last 3 rounds before to the lowest; back: rounds "
+        "until within 1 point of before, and staying there. "
         "DynamicInit has models to mix from the fourth session on (round 60).[/dim]"
     )
     picture = out / "demo.png"

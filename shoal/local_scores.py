@@ -20,10 +20,9 @@ from shoal.metrics.rows import evaluate_own
 from shoal.metrics.spread import spread
 from shoal.orders import make_order
 from shoal.reach import server_view
-from shoal.scores import own_rows, served_each
+from shoal.scores import scored_rows, served_each
 from shoal.types import Job, Model
 from shoal.worlds.base import Moment
-from shoal.worlds.spans import spread as evenly
 
 
 def as_trained(program: Program) -> Program:
@@ -39,16 +38,17 @@ def local_scores(
     program: Program,
     *,
     most: int = 1000,
+    as_0_1: bool = False,
 ) -> dict[str, Any]:
     """Scores of the round's local models, had every member (at most ``most``) taken part.
 
+    Members without rows of their own are left out (``own_rows`` counts them).
     ``program`` is :func:`as_trained`. ``accuracy`` and ``received`` (that of the model before local
     training) weigh members by their test rows; ``mean``, ``std`` and ``worst_decile`` count each
     member the same. The federation stays as it was.
     """
     trial = federation.snapshot()
-    members = evenly(moment.members, most)
-    data = [own_rows(settings, client, moment.round) for client in members]
+    members, data, kinds = scored_rows(settings, moment, most, as_0_1, natural=True)
     before = served_each(trial, settings, moment, members, engine)
     after = _trained(trial, replace(settings, program=program), moment, engine, members, before)
     received = evaluate_own(settings.task, before, data)
@@ -59,6 +59,7 @@ def local_scores(
         "accuracy": pooled_scores(own, data).accuracy,
         "received": pooled_scores(received, data).accuracy,
         **each,
+        "own_rows": kinds,
     }
 
 

@@ -20,7 +20,7 @@ from shoal.local import Program
 from shoal.local_scores import as_trained, local_scores
 from shoal.metrics.named import metric
 from shoal.round import ClientReport, RoundReport, play_round
-from shoal.scores import scored
+from shoal.scores import scored, train_accuracy
 from shoal.worlds.base import Moment
 
 Record = dict[str, Any]
@@ -137,7 +137,12 @@ class Player:
             self.engine,
             most=rules.members,
             metrics=rules.metrics,
+            as_0_1=rules.held_out is None,
         )
+        if rules.train:
+            found["train_accuracy"] = train_accuracy(
+                self.federation, self.settings, moment, self.engine, most=rules.members
+            )
         return {**found, "seconds_evaluating": round_to(time.perf_counter() - began)}
 
     def _local(self, moment: Moment) -> Record:
@@ -154,6 +159,7 @@ class Player:
             self.engine,
             self._trained,
             most=self.plan.config.evaluate.members,
+            as_0_1=self.plan.config.evaluate.held_out is None,
         )
         return {"local": found}
 

@@ -29,6 +29,7 @@ class Purpose(IntEnum):
     VALIDATION = 7
     DATA = 8
     PART = 9
+    HELD_OUT = 10
 
 
 def _mix(z: Keys) -> Keys:

@@ -16,7 +16,7 @@ from shoal.metrics.spread import spread
 from shoal.reach import Reach
 from shoal.types import ClientData, Model
 from shoal.worlds.base import Moment
-from shoal.worlds.own_tests import own_test
+from shoal.worlds.own_tests import Own, own_rows, own_rows_0_1
 from shoal.worlds.spans import spread as evenly
 
 On = Literal["active", "global", "members", "each", "own", "tasks"]
@@ -66,10 +66,12 @@ def scored(
     *,
     most: int = 1000,
     metrics: Sequence[str] = (),
+    as_0_1: bool = False,
 ) -> dict[str, Any]:
     """``accuracy`` and ``loss`` as ``on`` says, and the accuracy of every task so far.
 
-    ``members``, ``each`` and ``own`` look at ``most`` evenly spaced members of more; ``metrics``
+    ``members``, ``each`` and ``own`` look at ``most`` evenly spaced members of more, on rows of
+    their own that nobody trains on (``as_0_1``: as version 0.1 chose them); ``metrics``
     are further ones (:mod:`shoal.metrics.named`) on the set that ``on`` names (the global set where
     it names members or tasks). In the last round before a stage, ``ahead`` has the accuracy on the
     task to come, of this model and of the one the run began with.
@@ -85,7 +87,7 @@ def scored(
     tasks = {name: s for name, s in found.items() if name.startswith("task ")}
     record: dict[str, Any] = {}
     if alone:
-        main, record = _of_members(federation, settings, moment, engine, on, most)
+        main, record = _of_members(federation, settings, moment, engine, on, most, as_0_1)
     elif on == "tasks" and tasks:
         main = mean_scores(list(tasks.values()))
     else:
@@ -120,46 +122,86 @@ def _of_members(
     engine: Engine | None,
     on: str,
     most: int,
+    as_0_1: bool,
 ) -> tuple[Scores, dict[str, Any]]:
-    """Every member's own model on its own held-out data (its training data if it has none).
+    """Every member's own model on rows of its own (:mod:`shoal.worlds.own_tests`).
 
     ``personalised`` is the spread of those accuracies over members; with ``each`` there is also
-    ``generalised``, the spread of the one model that serves nobody in particular. With ``own`` the
-    data are the member's own test rows where the world knows them, and members weigh by rows.
-    ``by_member`` has every member's own accuracy, for ``clients.parquet``.
+    ``generalised``, the spread of the one model that serves nobody in particular. With ``own``
+    members weigh by their rows, otherwise each counts the same. ``by_member`` has every member's
+    own accuracy, for ``clients.parquet``; ``own_rows`` counts members by the rows they are scored
+    on, and those that have none and are left out.
     """
-    members = evenly(moment.members, most)
-    rows = own_rows if on == "own" else _own_data
-    data = [rows(settings, client, moment.round) for client in members]
+    members, data, kinds = scored_rows(settings, moment, most, as_0_1, natural=on == "own")
     general = served(federation, settings, moment, None, engine)
     plain: list[Scores] = []
     if settings.method.only("serve") is None or on == "each":
         plain = evaluate_each(settings.task, general, data)
     own = plain
     if settings.method.only("serve") is not None:
-        own = []
-        for begin in range(0, len(members), BLOCK):
-            some = slice(begin, begin + BLOCK)
-            models = served_each(federation, settings, moment, members[some], engine)
-            own += evaluate_own(settings.task, models, data[some])
-    record: dict[str, Any] = {"personalised": _spread(own)}
+        own = own_scores(federation, settings, moment, engine, members, data)
+    record: dict[str, Any] = {"personalised": _spread(own), "own_rows": kinds}
     record["by_member"] = {c: s.accuracy for c, s in zip(members, own, strict=True)}
     if on == "each":
         record["generalised"] = _spread(plain)
     return (pooled_scores(own, data) if on == "own" else mean_scores(own)), record
 
 
-def own_rows(settings: Settings, client: int, round: int) -> ClientData:
-    """The member's own test rows, or what :func:`_own_data` gives where none are known."""
-    found = own_test(settings.world, client, round)
-    return _own_data(settings, client, round) if found is None else found
+def own_scores(
+    federation: Federation,
+    settings: Settings,
+    moment: Moment,
+    engine: Engine | None,
+    members: Sequence[int],
+    data: Sequence[ClientData],
+) -> list[Scores]:
+    """Scores of the model that predicts for each member, on data of that member's."""
+    found: list[Scores] = []
+    for begin in range(0, len(members), BLOCK):
+        some = slice(begin, begin + BLOCK)
+        models = served_each(federation, settings, moment, members[some], engine)
+        found += evaluate_own(settings.task, models, data[some])
+    return found
 
 
-def _own_data(settings: Settings, client: int, round: int) -> ClientData:
-    data = settings.world.validation(client, round)
-    if data is None or len(data) == 0:
-        data = settings.world.train(client, round)
-    return data
+def scored_rows(
+    settings: Settings, moment: Moment, most: int, as_0_1: bool, natural: bool
+) -> tuple[list[int], list[ClientData], dict[str, int]]:
+    """Members that are scored (``most`` evenly spaced ones of more), their rows, and how many
+    members have rows of which kind; ``none`` counts those that have none and are left out.
+
+    ``as_0_1`` asks for version 0.1's rule, where ``natural`` prefers natural test rows.
+    """
+    members: list[int] = []
+    data: list[ClientData] = []
+    kinds: dict[str, int] = {}
+    for client in evenly(moment.members, most):
+        if as_0_1:
+            found: Own | None = own_rows_0_1(settings.world, client, moment.round, natural)
+        else:
+            found = own_rows(settings.world, client, moment.round)
+        kind = "none" if found is None else found.kind
+        kinds[kind] = kinds.get(kind, 0) + 1
+        if found is not None:
+            members.append(client)
+            data.append(found.data)
+    return members, data, kinds
+
+
+def train_accuracy(
+    federation: Federation,
+    settings: Settings,
+    moment: Moment,
+    engine: Engine | None = None,
+    *,
+    most: int = 1000,
+) -> float | None:
+    """Accuracy of the model that predicts for each member on the rows it trains on now, all rows
+    counting the same: what a model has learnt by heart is in it."""
+    members = list(evenly(moment.members, most))
+    data = [settings.world.train(client, moment.round) for client in members]
+    found = own_scores(federation, settings, moment, engine, members, data)
+    return pooled_scores(found, data).accuracy
 
 
 def _spread(scores: Sequence[Scores]) -> dict[str, Any] | None:

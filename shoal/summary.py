@@ -20,7 +20,7 @@ from shoal.config.build import Plan
 from shoal.engines.loop import Loop
 from shoal.federation import Federation
 from shoal.metrics.cost import cost
-from shoal.metrics.figures import figures
+from shoal.metrics.figures import figures, scored_on
 from shoal.metrics.recovery import Recovery
 from shoal.round import play_round
 from shoal.types import Batch, Outputs
@@ -38,14 +38,15 @@ def summary(plan: Plan, records: Iterable[dict[str, Any]]) -> dict[str, Any]:
     """``summary.json``."""
     rules, method = plan.config.evaluate, plan.settings.method
     detecting = any(part.fills("notice") for part in method.parts)
-    rule = Recovery(**rules.recovery.model_dump())
-    found = figures(records, rule, window=rules.window, target=rules.target, detecting=detecting)
+    rule = Recovery(**rules.recovery.model_dump(), target=rules.target)
+    found = figures(records, rule, window=rules.window, detecting=detecting)
     return {
         "format": 1,
         "method": method.name,
         "seed": plan.config.seed,
         "engine": plan.config.engine,
         "device": plan.config.device,
+        "scored_on": scored_on(rules.model_dump(), found.get("own_rows")),
         **found,
         "cost": costs(plan, found),
         "peak_memory_mb": peak_memory_mb(),

@@ -73,7 +73,16 @@ def table(stories: Sequence[Story]) -> Table:
     found = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("run", "method"):
         found.add_column(name, overflow="fold")
-    columns = ("seed", "final %", "mean %", "dip", "rounds to recovery", "seconds", "paired")
+    columns = (
+        "seed",
+        "final %",
+        "mean %",
+        "fall",
+        "lowest %",
+        "rounds to recovery",
+        "seconds",
+        "paired",
+    )
     for name in columns:
         found.add_column(name, justify="right")
     first = stories[0]
@@ -87,7 +96,8 @@ def table(stories: Sequence[Story]) -> Table:
             str(story.seed),
             percent(f["final_accuracy"]),
             percent(f["mean_accuracy"]),
-            percent(f["mean_dip"]),
+            percent(f["mean_fall"]),
+            percent(f["mean_lowest"]),
             ("-" if rounds is None else f"{rounds:.1f}") + never,
             f"{f['seconds']:.1f}",
             _paired(story, first),

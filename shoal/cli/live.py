@@ -115,7 +115,7 @@ class Live:
 
 def sparkline(values: Sequence[float], width: int) -> str:
     """Accuracies from 0 to 1 in ``width`` signs at most; a sign is the lowest of its rounds, so
-    that no dip is lost.
+    that no low is lost.
 
     >>> sparkline([0.0, 0.5, 1.0, 0.1], 2), sparkline([0.0, 1.0], 10)
     ('▁▁', '▁█')

@@ -31,6 +31,7 @@ from shoal.parts.local_adam import Adam
 from shoal.parts.local_sgd import Sgd
 from shoal.types import Model
 from shoal.worlds.base import Moment, World
+from shoal.worlds.own_tests import knows_own_rows
 from shoal.worlds.saved import file_of
 from shoal.worlds.timeline import Stage
 
@@ -94,6 +95,8 @@ def build(
         task = part.transform_task(task)
     initial = subject.initial if task is subject.task else task.initial(config.seed)
     initial = Model(initial.theta.to(device), initial.stats.to(device))
+    with concerning("evaluate"):
+        _check_own(config, subject.world)
     with concerning("participation"):
         _check_participation(config, subject.world.at(0))
     program = Program(chosen, task, optimizer)
@@ -170,6 +173,19 @@ def _subject(
         if config.world.name != "saved" and (settled := getattr(made, "settled", None)):
             config = _with(config, world=settled)
         return config, Subject(task, made, initial)
+
+
+def _check_own(config: Config, world: World) -> None:
+    """A world that was given as an object must hold rows out where members are scored on them."""
+    rules = config.evaluate
+    if rules.of_members and rules.held_out is not None and not knows_own_rows(world):
+        key = "local" if rules.on not in ("members", "each", "own") else "on"
+        raise UserError(
+            f"evaluate.{key}: {getattr(rules, key)} scores members on rows of their own, and this "
+            f"world holds none out; build it with held_out={rules.held_out:g} (a world of your "
+            f"own: give it a method own(client, round)), or write evaluate.held_out: null to "
+            f"score them on validation rows and, where there are none, on training rows"
+        )
 
 
 def _check_participation(config: Config, first: Moment) -> None:

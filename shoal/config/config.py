@@ -17,7 +17,7 @@ from pydantic import (
 from shoal.config.messages import Place, nowhere, translated
 from shoal.config.problem import Problem
 from shoal.config.schedule import Schedule
-from shoal.domains import Above0, Above0To1, AtLeast0, Below1, Count, Whole
+from shoal.domains import Above0, Above0To1, AtLeast0, Below1, Count, Whole, Within0And1
 
 # Times the initial loss (or 1, if that is less). Losses after a drift rose by factors up to 40, and
 # by 8,000 in runs that still learnt; those that diverge pass any factor within some rounds.
@@ -89,7 +89,9 @@ class Loss(Strict):
 class RecoveryRule(Strict):
     """When accuracy is back after a shift: see :class:`shoal.metrics.recovery.Recovery`."""
 
-    window: Count = Field(default=50, description="a number of rounds before the shift, at least 1")
+    window: Count = Field(
+        default=3, description="a number of evaluations before the shift, at least 1"
+    )
     margin: AtLeast0 = Field(default=0.01, description="a share of 1, such as 0.01")
     hold: Count = Field(default=10, description="a number of rounds, at least 1")
 
@@ -105,6 +107,12 @@ class Evaluate(Strict):
         default=None,
         description="a number of rounds after which members' local models are scored, or null",
     )
+    held_out: Within0And1 | None = Field(
+        default=0.2,
+        description="a share above 0 and below 1 of each member's rows, split off first for its "
+        "own score, or null for version 0.1's rule (validation rows, else training rows)",
+    )
+    train: bool = Field(default=False, description="true or false")
     members: Count = Field(
         default=1000, description="the most members to look at, a whole number of at least 1"
     )
@@ -118,8 +126,13 @@ class Evaluate(Strict):
         default=10, description="a number of rounds after a shift, a whole number of at least 1"
     )
     recovery: RecoveryRule = Field(
-        default=RecoveryRule(), description="{window: rounds, margin: share, hold: rounds}"
+        default=RecoveryRule(), description="{window: evaluations, margin: share, hold: rounds}"
     )
+
+    @property
+    def of_members(self) -> bool:
+        """Whether members are scored on rows of their own."""
+        return self.on in ("members", "each", "own") or self.local is not None
 
 
 class GuardRules(Strict):

@@ -64,13 +64,14 @@ def _drawn_with_run(config: Config) -> bool:
 
 
 def world_of(config: Config, data: Dataset, validation: float) -> World:
-    """The config's world over its data."""
+    """The config's world over its data; rows are held out where members are scored on their own."""
     from shoal.worlds.build import build
 
+    held_out = config.evaluate.held_out if config.evaluate.of_members else None
     if config.world.name == "saved":
-        return from_file(config.world.options, data, validation)
+        return from_file(config.world.options, data, validation, held_out)
     spec = {"name": config.world.name, **config.world.options}
-    world: World = build(spec, data, seed=config.seed, validation=validation)
+    world: World = build(spec, data, seed=config.seed, validation=validation, held_out=held_out)
     return world
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,15 @@ from shoal.metrics.target import to_best, to_target
 from shoal.metrics.transitions import Transition, transitions
 
 TOTALS = ("steps", "samples", "epochs", "bytes_up", "bytes_down")
+# Rows that members are scored on (shoal.worlds.own_tests), in words.
+ROWS = {
+    "test": "test rows of each member's own",
+    "held out": "held-out rows ({held_out:g} of each member's own)",
+    "next": "the rows that each member meets next",
+    "validation": "each member's validation rows (version 0.1's rule)",
+    "training": "each member's training rows (version 0.1's rule)",
+    "problem": "each member's own loss",
+}
 SPREADS = ("personalised", "generalised", "metrics")
 
 
@@ -33,6 +42,7 @@ class Course:
     latest: dict[str, Any] = field(default_factory=dict)
     stored: dict[str, int] | None = None
     rates: list[float] = field(default_factory=list)  # means over clients, where they choose
+    own_rows: dict[str, int] = field(default_factory=dict)
 
     def add(self, record: dict[str, Any]) -> None:
         self.accuracy.append(record["accuracy"])
@@ -59,6 +69,8 @@ class Course:
             self.totals[name] = self.totals.get(name, 0) + value
         self.participants += len(record.get("cohort", ())) * record.get("attempts", 1)
         self.latest |= {key: record[key] for key in SPREADS if record.get(key)}
+        for kind, count in (record.get("own_rows") or {}).items():
+            self.own_rows[kind] = max(count, self.own_rows.get(kind, 0))
         self.stored = record.get("stored", self.stored)
         if record.get("mean_client_rate") is not None:
             self.rates.append(float(record["mean_client_rate"]))
@@ -69,12 +81,12 @@ def figures(
     rule: Recovery | None = None,
     *,
     window: int = 10,
-    target: float | None = None,
     detecting: bool = False,
 ) -> dict[str, Any]:
     """Final and mean accuracy, what every shift did, and totals; holds a few numbers a round.
 
-    ``window`` is the number of rounds that count as right after a shift; precision, recall and
+    ``rule`` says what a shift's recovery is, and has the run's target (``evaluate.target``), if
+    any; ``window`` is the number of rounds that count as right after a shift; precision, recall and
     delay of detection are there if anything was noticed, or a detector was there (``detecting``).
     """
     course = Course(totals=dict.fromkeys((*TOTALS, "rejected", "short_rounds"), 0))
@@ -83,7 +95,8 @@ def figures(
     accuracy, seconds = course.accuracy, sum(course.seconds)
     known = [a for a in accuracy if a is not None]
     losses = [v for v in course.loss if v is not None]
-    shifts = (rule or Recovery()).all(accuracy, list(course.kinds))
+    rule = rule or Recovery()
+    shifts = rule.all(accuracy, list(course.kinds))
     after = {t.round: t for t in transitions(accuracy, list(course.kinds), window)}
     found: dict[str, Any] = {
         "rounds": len(accuracy),
@@ -92,10 +105,12 @@ def figures(
         "best_accuracy": max(known) if known else None,
         "final_loss": losses[-1] if losses else None,
         "shifts": [course.kinds[s.round] | _shift(s, after[s.round]) for s in shifts],
-        "mean_dip": _mean([s.dip for s in shifts]),
+        "mean_fall": _mean([s.fall for s in shifts]),
+        "mean_lowest": _mean([s.lowest for s in shifts]),
+        "lowest": min((s.lowest for s in shifts if s.lowest is not None), default=None),
         "mean_rounds_to_recovery": _mean([s.rounds for s in shifts]),
         "mean_first_rounds": _mean([t.after for t in after.values()]),
-        "unrecovered": sum(not s.recovered for s in shifts),
+        "unrecovered": sum(s.judged and not s.recovered for s in shifts),
         "to_best": to_best(accuracy, course.seconds)._asdict(),
         "totals": course.totals,
         "seconds": round(seconds, 6),
@@ -105,10 +120,10 @@ def figures(
     }
     if course.probing:
         found["probing"] = course.probing  # of the totals: questions and rehearsed rounds
-    if target is not None:
+    if rule.target is not None:
         found["to_target"] = {
-            "target": target,
-            **to_target(accuracy, course.seconds, target)._asdict(),
+            "target": rule.target,
+            **to_target(accuracy, course.seconds, rule.target)._asdict(),
         }
     tasks = continual(course.tasks)
     if tasks is not None:
@@ -118,9 +133,30 @@ def figures(
         found["detection"] = seen._asdict()
     if course.rates:
         found["mean_client_rate"] = sum(course.rates) / len(course.rates)
+    if course.own_rows:
+        found["own_rows"] = course.own_rows
     if course.stored is not None:
         found["stored"] = {**course.stored, "participants": course.participants}
     return found
+
+
+def scored_on(rules: Mapping[str, Any], own_rows: Mapping[str, int] | None) -> str:
+    """Which accuracy it is: the config's ``evaluate.on``, and whose rows where it is members'.
+
+    ``own_rows`` counts members by the rows they were scored on, as records have it; a run of
+    version 0.1 has none.
+
+    >>> scored_on({"on": "members", "held_out": 0.2}, {"held out": 19, "none": 1})
+    "members: held-out rows (0.2 of each member's own)"
+    """
+    on = str(rules.get("on", "active"))
+    if on not in ("members", "each", "own"):
+        return on
+    if not own_rows:
+        return f"{on}: validation rows, else training rows (version 0.1's rule)"
+    share = rules.get("held_out")
+    known = [told.format(held_out=share or 0.0) for kind, told in ROWS.items() if kind in own_rows]
+    return f"{on}: {' and '.join(known) or 'nobody has rows for it'}"
 
 
 def _shift(shift: Shifted, after: Transition) -> dict[str, Any]:

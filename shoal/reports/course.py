@@ -71,7 +71,9 @@ def shifts(
                 "announced": shift["announced"],
                 "note": notes.get(start, ""),
                 "before": rounded(effect.get("before")),
-                "dip": rounded(effect.get("dip")),
+                "lowest": rounded(effect.get("lowest")),
+                "fall": rounded(effect.get("fall")),
+                "level": rounded(effect.get("level")),
                 "rounds": effect.get("rounds"),
                 "low_round": min(known)[1] if known else None,
             }

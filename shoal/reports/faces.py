@@ -36,7 +36,7 @@ class Faces:
         return rounds_frame(self.records)
 
     def plot_accuracy(self, axes: Any = None) -> Any:
-        """Accuracy with shifts, dips and recoveries."""
+        """Accuracy with shifts, falls and recoveries."""
         return plots.plot_accuracy(self.page, axes)
 
     def plot_timeline(self, axes: Any = None) -> Any:

@@ -6,7 +6,8 @@ rounded to five digits; None (null) is "not measured".
     name method seed engine      as the config and the directory say
     state                        "finished" or "unfinished"
     rounds                       {done, planned}
-    scored_on                    which accuracy it is (the config's ``evaluate.on``)
+    scored_on                    which accuracy it is (the config's ``evaluate.on``), and
+                                 whose rows where members are scored on their own
     summary                      what ``shoal.metrics.figures`` makes of the rounds, shifts aside
     verdicts                     [{tone: good | bad | plain, text}]
     x                            the first round of every step
@@ -15,7 +16,8 @@ rounded to five digits; None (null) is "not measured".
                                  sent_up and sent_down (bytes so far), elapsed (seconds so far),
                                  "task 0" ..., and what parts reported
     parts, metrics               the names in ``series`` that parts reported; further metrics
-    shifts                       [{round, kinds, announced, note, before, dip, rounds, low_round}];
+    shifts                       [{round, kinds, announced, note, before, lowest, fall, level,
+                                 rounds, low_round}], see ``shoal.metrics.recovery``;
                                  ``rounds``: until accuracy was back and stayed, null for never
     noticed                      rounds in which a detector noticed something
     timeline                     see ``shoal.reports.presence.timeline``, or null
@@ -39,7 +41,8 @@ from typing import Any
 import yaml
 
 from shoal.errors import UserError
-from shoal.metrics.figures import figures
+from shoal.metrics.figures import figures, scored_on
+from shoal.metrics.recovery import Recovery
 from shoal.reports.course import events, part_names, series, shifts
 from shoal.reports.members import members
 from shoal.reports.names import method_name
@@ -87,7 +90,8 @@ def make_page(
     """The same from values at hand; ``members`` is left None."""
     settings = plain(yaml.safe_load(config))
     rules = settings.get("evaluate") or {}
-    summary = figures(records, window=rules.get("window", 10), target=rules.get("target"))
+    rule = Recovery(**(rules.get("recovery") or {}), target=rules.get("target"))
+    summary = figures(records, rule, window=rules.get("window", 10))
     drawn = timeline(world)
     planned = drawn["rounds"] if drawn else None
     span, parts = span_of(len(records), points), part_names(records)
@@ -100,7 +104,7 @@ def make_page(
         "engine": settings.get("engine"),
         "state": "finished" if finished else "unfinished",
         "rounds": {"done": len(records), "planned": planned},
-        "scored_on": rules.get("on", "active"),
+        "scored_on": scored_on(rules, summary.get("own_rows")),
         "summary": {name: value for name, value in summary.items() if name != "shifts"},
         "verdicts": verdicts(summary, len(records), planned),
         "x": steps([r["round"] for r in records], span),
@@ -152,13 +156,13 @@ def _notes(span: int, rounds: int, drawn: Mapping[str, Any] | None, shifts: int)
     if span > 1:
         notes.append(
             f"{rounds:,} rounds are drawn as steps of {span} rounds: the line is their mean, the "
-            "band reaches from the lowest to the highest. Dips, recovery and totals are counted "
+            "band reaches from the lowest to the highest. Falls, recovery and totals are counted "
             "on every round."
         )
     if shifts > MANY:
         notes.append(
             f"{shifts:,} shifts are drawn as ticks above the charts, at most one a pixel, and the "
-            "ten deepest dips are marked; the table has every one."
+            "ten deepest falls are marked; the table has every one."
         )
     if drawn and not drawn["exact"]:
         notes.append(

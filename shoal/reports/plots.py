@@ -50,13 +50,13 @@ def plot_accuracy(page: Page, axes: Axes = None) -> Axes:
     axes.set_ylim(0, 102)
     mark_shifts(axes, page)
     for shift in page["shifts"]:
-        if shift["dip"] and shift["low_round"] is not None:
+        if (shift["fall"] or 0) > 0 and shift["low_round"] is not None:
             back = "never back" if shift["rounds"] is None else f"back in {shift['rounds']}"
-            place = (shift["low_round"], 100 * (shift["before"] - shift["dip"]))
+            place = (shift["low_round"], 100 * shift["lowest"])
             axes.plot(*place, "o", color="#D55E00", markersize=4, markerfacecolor="white")
             if len(page["shifts"]) <= 12:
                 axes.annotate(
-                    f"−{100 * shift['dip']:.1f}, {back}",
+                    f"−{100 * shift['fall']:.1f}, {back}",
                     place,
                     xytext=(5, 2),
                     textcoords="offset points",

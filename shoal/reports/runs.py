@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from shoal.config.load import load_run
 from shoal.errors import UserError
+from shoal.metrics.recovery import Recovery
 from shoal.reports.names import method_name, shift_name
 from shoal.rundir import RunDir
 from shoal.summary import figures, read_rounds
@@ -41,7 +42,10 @@ def read_story(directory: Path) -> Story:
     records = list(read_rounds(where.rounds)) if where.rounds.exists() else []
     if not records:
         raise UserError(f"{directory} has no rounds yet; start it with shoal resume {directory}")
-    return Story(directory, method_name(config.method), config.seed, records, figures(records))
+    rules = config.evaluate
+    rule = Recovery(**rules.recovery.model_dump(), target=rules.target)
+    found = figures(records, rule, window=rules.window)
+    return Story(directory, method_name(config.method), config.seed, records, found)
 
 
 __all__ = ["Story", "method_name", "read_story", "shift_name"]

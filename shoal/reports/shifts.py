@@ -13,12 +13,13 @@ AFTER = 5  # rounds after a shift that count as "after it"
 
 
 def shift_table(stories: Sequence[Story], labels: Sequence[str]) -> Table:
-    """Rows are shifts; each run shows its accuracy after the shift, its dip and its recovery."""
+    """Rows are shifts; each run shows its accuracy after the shift, its lowest
+    accuracy, its fall and its recovery."""
     table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
     table.add_column("round", justify="right")
     table.add_column("what changed")
     for label in labels:
-        table.add_column(f"{label}\nafter / dip / back", justify="right")
+        table.add_column(f"{label}\nafter / lowest / fall / back", justify="right")
     for i, (number, shift) in enumerate(stories[0].shifts):
         cells = [_cell(story, i) for story in stories]
         table.add_row(str(number), shift_name(shift), *cells)
@@ -40,7 +41,10 @@ def _cell(story: Story, index: int) -> str:
         return "-"
     found = shifts[index]
     back = "never" if found["rounds"] is None else f"{found['rounds']} rounds"
-    return f"{_percent(after_shift(story, found['round']))} / {_percent(found['dip'])} / {back}"
+    if found["level"] is None or found["lowest"] is None:
+        back = "-"
+    shown = (after_shift(story, found["round"]), found["lowest"], found["fall"])
+    return f"{' / '.join(map(_percent, shown))} / {back}"
 
 
 def _percent(value: float | None) -> str:

@@ -14,7 +14,18 @@ from shoal.reports.faces import Faces, Run, picture
 from shoal.reports.frames import frame
 from shoal.reports.versus import versus
 
-COLUMNS = ("name", "seeds", "mean", "final", "dip", "rounds_back", "never", "bytes", "seconds")
+COLUMNS = (
+    "name",
+    "seeds",
+    "mean",
+    "final",
+    "fall",
+    "lowest",
+    "rounds_back",
+    "never",
+    "bytes",
+    "seconds",
+)
 
 
 class Comparison:

@@ -38,7 +38,7 @@ def _level(figures: dict[str, Any], verb: str) -> list[Verdict]:
 
 
 def _shifts(shifts: Sequence[dict[str, Any]]) -> list[Verdict]:
-    told = [s for s in shifts if s["dip"] is not None]
+    told = [s for s in shifts if s["level"] is not None and s["lowest"] is not None]
     if not told:
         return []
     back = [s for s in told if s["rounds"] is not None]
@@ -51,10 +51,13 @@ def _shifts(shifts: Sequence[dict[str, Any]]) -> list[Verdict]:
     if lost:
         shown = ", ".join(lost[:6]) + (f" and {len(lost) - 6} more" if len(lost) > 6 else "")
         what = "the shift at round" if len(lost) == 1 else "the shifts at rounds"
-        out.append(_verdict("bad", f"Never back to the level before {what} {shown}."))
-    deep = max(told, key=lambda s: s["dip"])
-    if deep["dip"] > 0:
-        what = f"The deepest dip was {100 * deep['dip']:.1f} points, at round {deep['round']}."
+        out.append(_verdict("bad", f"Never back after {what} {shown}."))
+    deep = max((s for s in told if s["fall"] is not None), key=lambda s: s["fall"], default=None)
+    if deep and deep["fall"] > 0:
+        what = (
+            f"The deepest fall was {100 * deep['fall']:.1f} points, to {percent(deep['lowest'])}, "
+            f"at round {deep['round']}."
+        )
         out.append(_verdict("plain", what))
     return out
 

@@ -2,7 +2,7 @@
 
 The format, made of pages (:mod:`shoal.reports.page_data`):
 
-    groups      [{name, method, runs, seeds, mean, final, best, dip, rounds_back, never, seconds,
+    groups      [{name, method, runs, seeds, mean, final, best, fall, lowest, rounds_back, never, seconds,
                 bytes, scored_on, x, band: {mean, low?, high?}}], the best mean accuracy first
     pairs       [{a, b, of, seeds, mean, low, high, verdict}]: differences a - b of groups that
                 share seeds, a being ranked above b
@@ -92,7 +92,8 @@ def _group(name: str, runs: Sequence[Page]) -> Group:
         "final": of("final_accuracy"),
         "best": of("best_accuracy"),
         "loss": of("final_loss"),
-        "dip": of("mean_dip"),
+        "fall": of("mean_fall"),
+        "lowest": of("mean_lowest"),
         "rounds_back": of("mean_rounds_to_recovery"),
         "never": rounded(_mean([float(s["unrecovered"]) for s in summaries])),
         "seconds": of("seconds"),

@@ -39,7 +39,9 @@ def workload(config: Config) -> Workload:
     wanted = config.participation
     cohort = wanted if isinstance(wanted, int) else max(1, round(wanted * _present(world, members)))
     held_out = local.validation if isinstance(local.validation, float) else 0.0
-    own = _own_rows(config, train_rows / members) * (1.0 - held_out)
+    rules = config.evaluate
+    split_off = rules.held_out or 0.0 if rules.of_members else 0.0
+    own = _own_rows(config, train_rows / members) * (1.0 - split_off) * (1.0 - held_out)
     batch = float(min(local.batch or own, own))
     epochs = local.epochs * (STOPPED_AT if STOPPERS & set(names_in(config.method)) else 1.0)
     steps = epochs * math.ceil(own / batch)

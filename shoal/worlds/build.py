@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,25 +18,36 @@ from shoal.worlds.concepts import Concepts
 from shoal.worlds.domains import lay_out
 from shoal.worlds.drifts import read_drifts
 from shoal.worlds.flow import read_flow
+from shoal.worlds.held_out import hold_out
 from shoal.worlds.holders import Parts, complete_partition, read_holders
 from shoal.worlds.membership import Membership, churn, still
+from shoal.worlds.population import natural_clients
 from shoal.worlds.spec import CHURN, KEYS, Reader, read_world
 from shoal.worlds.stages import Plan, hold, read_plan
 from shoal.worlds.streams import read_stream
+from shoal.worlds.timeline import Stage
 from shoal.worlds.unseen import with_unseen
 
 
 def build(
-    spec: Mapping[str, Any], dataset: Dataset, *, seed: int, validation: float = 0.0
+    spec: Mapping[str, Any],
+    dataset: Dataset,
+    *,
+    seed: int,
+    validation: float = 0.0,
+    held_out: float | None = None,
 ) -> Composed:
     """The world that ``spec`` describes on ``dataset``; the same arguments, the same world.
+
+    ``held_out`` is the share of every member's rows that is split off first, for its own score
+    (None: none is); ``validation`` is a share of what is left.
 
     >>> from shoal.data.sources import load
     >>> world = build({"name": "still", "members": 4, "rounds": 3}, load("digits"), seed=0)
     >>> world.rounds, list(world.at(0).members)
     (3, [0, 1, 2, 3])
     """
-    return assemble(spec, dataset, seed=seed, validation=validation)
+    return assemble(spec, dataset, seed=seed, validation=validation, held_out=held_out)
 
 
 def assemble(
@@ -45,6 +56,7 @@ def assemble(
     *,
     seed: int,
     validation: float = 0.0,
+    held_out: float | None = None,
     drawn: Sequence[Parts | None] | None = None,
 ) -> Composed:
     """Like :func:`build`; ``drawn`` gives the assignments of each stage instead of drawing them."""
@@ -52,6 +64,8 @@ def assemble(
     reader = read_world(settled)
     if not 0.0 <= validation < 1.0:
         raise UserError(f"validation is {validation!r}; it must be at least 0 and below 1.")
+    if held_out is not None and not 0.0 < held_out < 1.0:
+        raise UserError(f"held_out is {held_out!r}; it must be above 0 and below 1, or None.")
     holders = read_holders(reader, dataset, seed)
     members = holders.members
     plan = read_plan(reader, dataset.classes)
@@ -77,13 +91,15 @@ def assemble(
     stages = hold(plan, holders, blocks, drawn)
     available = read_available(reader.raw("available"), seed)
     stream = read_stream(reader.raw("stream"), rounds, holders.samples is not None)
+    if held_out is not None and stream is None:  # in a stream the next rows are for scores
+        stages = hold_out(stages, members, held_out, seed, _tested(spec))
     bias = read_bias(reader.raw("bias"), seed)
     if bias is not None:
         sort = stream is not None
         pool, stages = with_bias(bias, pool, stages, members, dataset.classes, sort)
     world = Composed(
         dict(spec), seed, float(validation), rounds, members, dataset.classes, pool, test_pool,
-        membership, concepts, stages, hidden, available, stream, bias, settled,
+        membership, concepts, stages, hidden, available, stream, bias, settled, held_out,
     )  # fmt: skip
     _check_reached(world)
     return world
@@ -99,6 +115,17 @@ def _writable(spec: Any) -> dict[str, Any]:
     if isinstance(out.get("available"), str):
         out["available"] = {"name": out["available"]}
     return out
+
+
+def _tested(spec: Mapping[str, Any]) -> Callable[[Stage, int], bool]:
+    """Whether the data assigns test rows to a member in a stage."""
+    natural = natural_clients(spec)
+
+    def tested(stage: Stage, member: int) -> bool:
+        rows = stage.block.test_rows_of(member) if natural else None
+        return rows is not None and len(rows) > 0
+
+    return tested
 
 
 def _flow(reader: Reader, members: int, plan: Plan, seed: int) -> Membership:

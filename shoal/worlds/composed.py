@@ -19,7 +19,9 @@ from shoal.worlds.bias import Bias
 from shoal.worlds.cache import DataCache
 from shoal.worlds.classes import Labels
 from shoal.worlds.concepts import Concepts
+from shoal.worlds.held_out import portion
 from shoal.worlds.membership import Membership
+from shoal.worlds.population import Rows
 from shoal.worlds.roster import Recent, Roster, ids_of
 from shoal.worlds.spans import spread
 from shoal.worlds.streams import Stream
@@ -35,7 +37,7 @@ class Composed:
 
     spec: Mapping[str, Any]
     seed: int
-    share: float  # of each client's rows that is held out for validation
+    share: float  # of each client's training rows that is for validation
     rounds: int
     members: int
     classes: int | None
@@ -49,6 +51,7 @@ class Composed:
     stream: Stream | None = None
     bias: Bias | None = None  # what the pool's rows have on them already
     settled: Mapping[str, Any] = field(default_factory=dict)  # the spec, every default written out
+    own_share: float | None = None  # of each client's rows, split off first for its own score
     cache: DataCache = field(default_factory=DataCache, repr=False)
     _here: Recent[int, Sequence[int]] = field(default_factory=Recent, repr=False)
     _sets: Recent[Any, dict[str, ClientData]] = field(default_factory=Recent, repr=False)
@@ -60,18 +63,21 @@ class Composed:
 
     @cached_property
     def pad(self) -> int:
-        found = {n for stage in self.stages for n in stage.population.sizes()}
+        found = {
+            n
+            for stage in self.stages
+            for n in (
+                stage.population.sizes() if stage.apart is None else stage.apart.train_sizes()
+            )
+        }
         if self.stream is not None:
             found = {self.stream.size(n) for n in found}
         sizes = {n - self.held_out(n) for n in found}
         return max(sizes) if len(sizes) > 1 else 0
 
     def held_out(self, rows: int) -> int:
-        """How many of a client's rows are for validation: ``share`` of them, at least 1 and never
-        all; none of a single row."""
-        if self.share == 0 or rows < 2:
-            return 0
-        return min(rows - 1, max(1, round(rows * self.share)))
+        """How many of so many training rows are for validation."""
+        return portion(rows, self.share)
 
     def here(self, round: int) -> Sequence[int]:
         """Sorted ids of the members present that can be reached."""
@@ -123,13 +129,37 @@ class Composed:
         return self._data(client, round, False, concept)
 
     def validation(self, client: int, round: int) -> ClientData | None:
-        """The rows that are held out, or None when the share is 0 or the client has one row.
+        """The rows for validation, or None when the share is 0 or the client has one row.
 
         Disjoint from what the client trains on in this round; when a stage adds classes to what a
         client holds (``cumulative``), its rows are split anew.
         """
         data = self._data(client, round, True) if self.share else None
         return data if data is not None and len(data) else None
+
+    def own(self, client: int, round: int) -> ClientData | None:
+        """Rows of the client's that no model of the run is trained or validated on before: in a
+        stream those it meets next, else those that were split off; None where it has none."""
+        stage, concept = stage_at(self.stages, round), self.concepts.concept(client, round)
+        key = ("own", client, concept, stage, round if self.stream is not None else 0)
+        data = self.cache.get(key)
+        if data is not None:
+            return data
+        part = self.stages[stage]
+        rows = part.population.rows(client)
+        if self.stream is not None:
+            rows = self.stream.ahead(np.sort(rows), round)
+        else:
+            rows = rows[len(rows) - (part.apart.held_out(client) if part.apart else 0) :]
+        if not len(rows):
+            return None
+        return self.cache.put(key, self._trained_rows(part, rows, concept))
+
+    def _trained_rows(self, part: Stage, rows: Rows, concept: int) -> ClientData:
+        """Rows of the training pool, labels as a concept has them."""
+        index = torch.from_numpy(rows + part.block.train).to(self.pool.y.device)
+        labels = self.concepts.relabel(self.pool.y.index_select(0, index), concept)
+        return ClientData(self.pool, index, labels, float(len(index)))
 
     def _data(self, client: int, round: int, held: bool, concept: int | None = None) -> ClientData:
         stage = stage_at(self.stages, round)
@@ -140,13 +170,13 @@ class Composed:
             return data
         part = self.stages[stage]
         rows = part.population.rows(client)
+        if part.apart is not None:
+            rows = rows[: len(rows) - part.apart.held_out(client)]
         if self.stream is not None:
             rows = self.stream.held(np.sort(rows), round)
         if self.share:
             rows = rows[self._positions(client, len(rows), held)]
-        index = torch.from_numpy(rows + part.block.train).to(self.pool.y.device)
-        labels = self.concepts.relabel(self.pool.y.index_select(0, index), concept)
-        return self.cache.put(key, ClientData(self.pool, index, labels, float(len(index))))
+        return self.cache.put(key, self._trained_rows(part, rows, concept))
 
     def _positions(self, client: int, rows: int, held: bool) -> np.ndarray[Any, Any]:
         """Positions of a client's rows on one side of the split, in increasing order; a function
@@ -201,9 +231,7 @@ class Composed:
         rows = np.concatenate([self.stream.ahead(r, round) for r in mine])
         if not len(rows):  # nobody has so many rows as there are rounds
             return self._test(self._test_rows(stage, self.held(round)), concept)
-        index = torch.from_numpy(rows + stage.block.train).to(self.pool.y.device)
-        labels = self.concepts.relabel(self.pool.y.index_select(0, index), concept)
-        return ClientData(self.pool, index, labels, float(len(index)))
+        return self._trained_rows(stage, rows, concept)
 
     def _test_rows(self, stage: Stage, labels: Labels | None) -> Tensor:
         rows = self._range(stage.block.test, stage.block.test + stage.block.test_rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import gcd, lgamma
 from typing import Any
@@ -41,12 +41,16 @@ class Table:
         held = [(c, r) for c, r in zip(labels, by_class, strict=True) if len(r)]
         if not held:
             raise UserError(f"there is no row of the classes {list(labels)} to draw members from.")
-        size = np.array([len(r) for _, r in held])
-        strides = [_coprime(len(r)) for _, r in held]
+        return cls._over(tuple(c for c, _ in held), [r for _, r in held])
+
+    @classmethod
+    def _over(cls, labels: Labels, rows: Sequence[Rows]) -> Table:
+        size = np.array([len(r) for r in rows])
+        strides = [_coprime(len(r)) for r in rows]
         count = np.array([len(s) for s in strides])
         return cls(
-            tuple(c for c, _ in held),
-            np.concatenate([r for _, r in held]),
+            labels,
+            np.concatenate(rows),
             np.cumsum(size) - size,
             size,
             np.concatenate(strides),
@@ -54,6 +58,17 @@ class Table:
             int(size.min()),
             np.stack([size, count]),
         )
+
+    def cut(self, share: float, portion: Callable[[int, float], int]) -> tuple[Table, Table]:
+        """Two tables of the same classes: what is left, and ``portion`` of each class's rows.
+
+        A class keeps its order in every table, so the cut is the same in all of them.
+        """
+        whole = np.split(self.order, self.begin[1:])
+        ends = [portion(len(rows), share) for rows in whole]
+        left = [rows[end:] for rows, end in zip(whole, ends, strict=True)]
+        taken = [rows[:end] for rows, end in zip(whole, ends, strict=True)]
+        return Table._over(self.labels, left), Table._over(self.labels, taken)
 
 
 def _coprime(size: int) -> Rows:

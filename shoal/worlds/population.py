@@ -63,6 +63,12 @@ def codes_of(dataset: Dataset) -> Rows:
     return y.cpu().numpy().astype(np.int64)
 
 
+def natural_clients(spec: Mapping[str, Any]) -> bool:
+    """Whether a world's members are the clients that its data names."""
+    named = spec.get("partition")
+    return (named.get("name") if isinstance(named, Mapping) else named) == "natural"
+
+
 def dealt(codes: Rows, parts: Sequence[Rows]) -> Dealt:
     """Assignments, refused when a member has no rows."""
     empty = [m for m, rows in enumerate(parts) if not len(rows)]

@@ -25,13 +25,15 @@ FORMAT = 1
 def as_json(world: Composed) -> dict[str, Any]:
     """Plain JSON values: the spec, every event, and who holds which rows.
 
-    ``members`` are pairs ``[first, one past last]``; rows are numbered inside a domain's data.
+    ``held_out`` is there where a share of every member's rows was split off for its own score; the
+    rows of a member are all of its rows. ``members`` are pairs ``[first, one past last]``; rows are numbered inside a domain's data.
     """
     return {
         "format": FORMAT,
         "spec": json.loads(json.dumps(dict(world.spec))),
         "seed": world.seed,
         "validation": world.share,
+        **({} if world.own_share is None else {"held_out": world.own_share}),
         "rounds": world.rounds,
         "members": world.members,
         "classes": world.classes,
@@ -99,7 +101,12 @@ def load_saved(saved: Mapping[str, Any] | str | Path, dataset: Dataset) -> Compo
     try:
         parts = [_parts(s["held"]) for s in saved["stages"]]
         world = assemble(
-            saved["spec"], dataset, seed=saved["seed"], validation=saved["validation"], drawn=parts
+            saved["spec"],
+            dataset,
+            seed=saved["seed"],
+            validation=saved["validation"],
+            held_out=saved.get("held_out"),
+            drawn=parts,
         )
     except (KeyError, TypeError, IndexError, ValueError) as error:
         raise UserError(f"the saved world is incomplete or damaged ({error!r}).") from error
@@ -107,9 +114,17 @@ def load_saved(saved: Mapping[str, Any] | str | Path, dataset: Dataset) -> Compo
     return world
 
 
-def from_file(options: Mapping[str, Any], dataset: Dataset, validation: float) -> Composed:
-    """``world: {name: saved, file: world.json}``: the world that another run has drawn."""
+def from_file(
+    options: Mapping[str, Any], dataset: Dataset, validation: float, held_out: float | None = None
+) -> Composed:
+    """``world: {name: saved, file: world.json}``: the world that another run has drawn.
+
+    ``held_out`` is this run's own: rows are split off those that the file deals.
+    """
     saved = _read(file_of(options))
+    if isinstance(saved, Mapping):
+        kept = {key: value for key, value in saved.items() if key != "held_out"}
+        saved = kept if held_out is None else {**kept, "held_out": held_out}
     world = load_saved(saved, dataset)
     if world.share != validation:
         raise UserError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
+from typing import Protocol
 
 from shoal.types import Kind, Shift
 from shoal.worlds.classes import Labels
@@ -13,9 +14,22 @@ from shoal.worlds.membership import Membership
 from shoal.worlds.population import Population
 
 
+class Apart(Population, Protocol):
+    """A population whose members' last rows are held out for their own scores."""
+
+    def held_out(self, member: int) -> int: ...
+
+    def train_sizes(self) -> set[int]:
+        """Every number of rows that a member may train and validate on."""
+        ...
+
+
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """From round ``start`` on, members hold ``population``'s rows of ``block``."""
+    """From round ``start`` on, members hold ``population``'s rows of ``block``.
+
+    ``apart`` says how many of a member's rows are held out, at the end of its rows (None: none).
+    """
 
     start: int
     kind: Kind  # domain or classes
@@ -23,6 +37,7 @@ class Stage:
     block: Block
     population: Population
     labels: Labels | None = None  # the classes that this stage brings; None: all
+    apart: Apart | None = None
 
 
 def stage_at(stages: tuple[Stage, ...], round: int) -> int:

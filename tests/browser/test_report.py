@@ -73,7 +73,7 @@ def test_every_chart_is_drawn_and_nothing_is_fetched(browser: Any, one: str) -> 
     empty = "return [...document.querySelectorAll('.plot svg')].filter(s => !s.querySelector"
     assert browser.run(f"{empty}('path.line[d^=M], rect.cell, rect.here')).length") == 0
     assert browser.run("return document.querySelectorAll('.plot svg').length") == 13
-    assert browser.run("return document.querySelectorAll('.dips text').length") >= 4
+    assert browser.run("return document.querySelectorAll('.falls text').length") >= 4
     assert "Copy" in browser.run("return document.querySelector('.copy').textContent")
     assert browser.screenshot("report-light").stat().st_size > 20_000
 
@@ -204,6 +204,6 @@ def test_two_thousand_rounds_of_a_thousand_clients(browser: Any, folder: Path) -
     assert "2,000 rounds are drawn as steps of 2" in notes and "1,000 members" in notes
     assert "1,999 shifts" in notes
     assert browser.run("return document.querySelectorAll('*').length") < 20_000
-    low = browser.run("return document.querySelector('.dips').textContent")
+    low = browser.run("return document.querySelector('.falls').textContent")
     assert "−93.2" in low  # the one round at 0 is not averaged away
     browser.screenshot("report-large")

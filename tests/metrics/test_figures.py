@@ -23,6 +23,7 @@ from shoal.metrics.cost import TABLE_8, Cost, beside_table_8, cost
 from shoal.metrics.detection import Detection, detection
 from shoal.metrics.divergence import divergence
 from shoal.metrics.figures import figures
+from shoal.metrics.recovery import Recovery
 from shoal.metrics.spread import Spread, spread
 from shoal.metrics.target import Reached, to_best, to_target
 from shoal.metrics.transitions import Transition, transitions
@@ -176,7 +177,7 @@ def test_figures_of_a_run() -> None:
     drift = {"kinds": ["concept"], "announced": False}
     records = [record(0, 0.5), record(1, 0.9), record(2, 0.3, shift=drift),
                record(3, 0.9, noticed=True, personalised={"mean": 0.9})]  # fmt: skip
-    found = figures(records, window=2, target=0.8)
+    found = figures(records, Recovery(target=0.8), window=2)
     assert found["detection"]["delay"] == 1.0 and found["detection"]["precision"] == 1.0
     assert found["shifts"][0]["first_rounds"] == pytest.approx(0.6)
     assert found["mean_first_rounds"] == pytest.approx(0.6)

@@ -1,4 +1,4 @@
-"""Dips and recoveries, counted by hand."""
+"""Falls and recoveries, counted by hand."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from shoal.metrics.recovery import Recovery, Shifted
 from shoal.summary import summary
 
 
-def test_dip_and_rounds_by_hand() -> None:
+def test_fall_and_rounds_by_hand() -> None:
     # mean before: (0.8 + 0.9 + 1.0) / 3 = 0.9; lowest after: 0.3; level: 0.89
     curve = [0.8, 0.9, 1.0, 0.3, 0.6, 0.88, 0.89, 0.9]
     (found,) = Recovery().all(curve, [3])
     assert found.round == 3 and found.before == pytest.approx(0.9)
-    assert found.dip == pytest.approx(0.6)
+    assert found.fall == pytest.approx(0.6)
     assert found.rounds == 3 and found.recovered  # back at round 6, three after the shift
 
 
@@ -34,13 +34,13 @@ def test_until_the_next_shift_is_long_enough() -> None:
     assert first.rounds == 1
     # the mean before the second shift only looks back to the first: (0.2 + 0.995) / 2
     assert second.before == pytest.approx(0.5975)
-    assert second.dip == pytest.approx(0.3975) and second.rounds is None
+    assert second.fall == pytest.approx(0.3975) and second.rounds is None
 
 
 def test_the_window_is_the_last_rounds_only() -> None:
     curve = [0.0] * 10 + [0.8] * 5 + [0.8] * 3
     (found,) = Recovery(window=5).all(curve, [15])
-    assert found == Shifted(15, pytest.approx(0.8), 0.0, 0)
+    assert found == Shifted(15, 0.8, 0.8, 0.0, 0.8, 0)
 
 
 def test_one_point_is_close_enough_and_a_bit_more_is_not() -> None:
@@ -52,12 +52,12 @@ def test_one_point_is_close_enough_and_a_bit_more_is_not() -> None:
 def test_rounds_that_were_not_evaluated_are_passed_over() -> None:
     curve = [None, 0.9, None, 0.5, None, 0.9]
     (found,) = Recovery().all(curve, [2])
-    assert (found.before, found.dip, found.rounds) == (0.9, pytest.approx(0.4), 3)
+    assert (found.before, found.fall, found.rounds) == (0.9, pytest.approx(0.4), 3)
 
 
 def test_nothing_to_compare_with() -> None:
     assert Recovery().all([0.5, 0.6], [0]) == []
-    assert Recovery().all([None, 0.6], [1]) == [Shifted(1, None, None, None)]
+    assert Recovery().all([None, 0.6], [1]) == [Shifted(1, None, 0.6, None, None, None)]
     assert Recovery().all([0.5], [7]) == []
 
 

@@ -11,8 +11,7 @@ from shoal.config.build import build
 from shoal.config.config import from_mapping
 from shoal.metrics.evaluate import evaluate
 from shoal.player import Player
-from shoal.scores import own_rows
-from shoal.worlds.own_tests import own_test
+from shoal.worlds.own_tests import own_rows, own_rows_0_1, own_test
 
 AT = 3
 
@@ -45,16 +44,18 @@ def test_own_rows_are_the_natural_clients_and_follow_its_concept() -> None:
         assert torch.equal(before.rows, after.rows)
         swapped = torch.where(before.labels % 2 == 0, before.labels + 1, before.labels - 1)
         assert torch.equal(after.labels, swapped)
-    rows = torch.cat([own_rows(player.settings, c, 0).rows for c in range(5)])
+    found = [own_rows(world, c, 0) for c in range(5)]
+    rows = torch.cat([own.data.rows for own in found if own is not None])
     assert torch.equal(rows.sort().values, torch.arange(len(world.tests(0)["global"])))
 
 
 def test_a_world_that_does_not_know_falls_back_to_held_out_rows() -> None:
-    world = {"name": "still", "members": 5, "rounds": 2, "partition": "iid"}
-    player = Player(build(from_mapping(config(world=world))))
-    assert own_test(player.plan.world, 0, 0) is None
-    held = player.plan.world.validation(0, 0)
-    assert held is not None and torch.equal(own_rows(player.settings, 0, 0).rows, held.rows)
+    still = {"name": "still", "members": 5, "rounds": 2, "partition": "iid"}
+    world = Player(build(from_mapping(config(world=still)))).plan.world
+    assert own_test(world, 0, 0) is None
+    held, own = world.validation(0, 0), own_rows(world, 0, 0)
+    assert own is not None and own.kind == "held out"
+    assert held is not None and torch.equal(own_rows_0_1(world, 0, 0, True).data.rows, held.rows)
 
 
 def test_own_scores_weigh_members_by_their_test_rows() -> None:

@@ -25,7 +25,7 @@ def test_a_page_is_plain_json_and_says_what_happened(tmp_path: Path) -> None:
     assert page["method"] == "fedavg + dynamic_init" and page["state"] == "finished"
     assert page["rounds"] == {"done": 40, "planned": 40} and page["span"] == 1
     assert [s["low_round"] for s in page["shifts"]] == [s["round"] for s in SHIFTS]
-    assert [s["rounds"] for s in page["shifts"]] == [3, 3, None]
+    assert [s["rounds"] for s in page["shifts"]] == [4, 4, None]
     assert page["shifts"][1]["note"] == SHIFTS[1]["note"]
     said = " ".join(v["text"] for v in page["verdicts"])
     assert "Came back after 2 of 3 shifts" in said and "at round 30" in said

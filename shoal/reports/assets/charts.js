@@ -51,7 +51,7 @@ Shoal.axes = function (width, height, x, rounds, y, ticks, format) {
 };
 
 // options: title, text, x, rounds (the end of the axis), span, series: [{name, mean, low, high,
-// colour, area (a band without a line), off}], noticed (rounds), format, ticks (a format for the axis), domain ([low, high] or none), shifts, effects (shade dips and recoveries),
+// colour, area (a band without a line), off}], noticed (rounds), format, ticks (a format for the axis), domain ([low, high] or none), shifts, effects (shade falls and recoveries),
 // height, legend (a node instead of the plain one)
 Shoal.lines = function (options) {
   var height = options.height || 240, m = Shoal.MARGIN;
@@ -84,7 +84,7 @@ Shoal.lines = function (options) {
       if (s.low) svg.append(Shoal.svg("path", { d: Shoal.area(xs, s.low.map(clamp), s.high.map(clamp)), class: "band c" + s.colour }));
     });
     shown().filter(function (s) { return !s.area; }).forEach(function (s) { Shoal.line(svg, xs, s.mean.map(clamp), s.colour); });
-    if (options.effects) svg.append(Shoal.dips(options.shifts, options.series[0], g, options));
+    if (options.effects) svg.append(Shoal.falls(options.shifts, options.series[0], g, options));
     (options.noticed || []).forEach(function (round) {
       svg.append(Shoal.svg("text", { x: g.x(round), y: height - m.bottom, "text-anchor": "middle", class: "noticed" }, "▴"));
     });
@@ -110,7 +110,7 @@ Shoal.line = function (svg, xs, ys, colour) {
 Shoal.shades = function (shifts, x, top, bottom, rounds) {
   var paths = { below: "", never: "" };
   shifts.forEach(function (shift, i) {
-    if (shift.dip === null || shift.rounds === 0) return;
+    if (shift.level === null || shift.lowest === null || shift.rounds === 0) return;
     var next = i + 1 < shifts.length ? shifts[i + 1].round : rounds;
     var end = shift.rounds === null ? next : shift.round + shift.rounds;
     paths[shift.rounds === null ? "never" : "below"] += "M" + x(shift.round).toFixed(1) + " " + top + "H" + Math.max(x(shift.round) + 0.7, x(end)).toFixed(1) + "V" + bottom + "H" + x(shift.round).toFixed(1) + "Z";
@@ -119,12 +119,12 @@ Shoal.shades = function (shifts, x, top, bottom, rounds) {
 };
 
 // How deep and how long, in words, where there is room for words; the deepest come first.
-Shoal.dips = function (shifts, series, g, options) {
-  var group = Shoal.svg("g", { class: "dips" }), taken = [];
-  var deep = shifts.filter(function (s) { return s.dip >= 0.005 && s.low_round !== null; });
-  deep.sort(function (a, b) { return b.dip - a.dip; });
+Shoal.falls = function (shifts, series, g, options) {
+  var group = Shoal.svg("g", { class: "falls" }), taken = [];
+  var deep = shifts.filter(function (s) { return s.fall >= 0.005 && s.low_round !== null; });
+  deep.sort(function (a, b) { return b.fall - a.fall; });
   deep.slice(0, shifts.length > Shoal.MANY ? 10 : Shoal.MANY).forEach(function (shift) {
-    var low = shift.before - shift.dip, at = g.x(shift.low_round);
+    var low = shift.lowest, at = g.x(shift.low_round);
     group.append(Shoal.svg("circle", { cx: at, cy: g.y(low), r: 3.2, class: "low" }));
     var right = at > g.x(options.rounds) - 70, from = right ? at - 66 : at;
     if (taken.some(function (t) { return Math.abs(t - from) < 66; })) return;
@@ -132,7 +132,7 @@ Shoal.dips = function (shifts, series, g, options) {
     var back = shift.rounds === null ? "never back" : shift.rounds === 0 ? "" : "back in " + shift.rounds;
     var place = { x: at + (right ? -7 : 7), "text-anchor": right ? "end" : "start" };
     var y = Math.min(g.y(low) - 2, g.y(options.domain[0]) - 18);
-    group.append(Shoal.svg("text", Object.assign({ y: y }, place), "−" + Shoal.points(shift.dip)));
+    group.append(Shoal.svg("text", Object.assign({ y: y }, place), "−" + Shoal.points(shift.fall)));
     group.append(Shoal.svg("text", Object.assign({ y: y + 12 }, place), back));
   });
   return group;

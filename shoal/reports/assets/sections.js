@@ -28,10 +28,10 @@ Shoal.glance = function (page) {
   var s = page.summary, t = s.totals;
   var figures = [
     [page.state === "finished" ? "final accuracy" : "accuracy now", Shoal.percent(s.final_accuracy)], ["mean accuracy", Shoal.percent(s.mean_accuracy)],
-    ["mean dip, points", Shoal.points(s.mean_dip)], ["rounds until back", Shoal.tenths(s.mean_rounds_to_recovery)],
+    ["mean fall, points", Shoal.points(s.mean_fall)], ["lowest after a shift", Shoal.percent(s.lowest)], ["rounds until back", Shoal.tenths(s.mean_rounds_to_recovery)],
     ["sent", Shoal.bytes(t.bytes_up + t.bytes_down)], ["time", Shoal.seconds(s.seconds)],
   ];
-  if (s.final_accuracy === null) figures.splice(0, 4, ["final loss", Shoal.number(s.final_loss)]);
+  if (s.final_accuracy === null) figures.splice(0, 5, ["final loss", Shoal.number(s.final_loss)]);
   if (s.to_target) figures.push(["rounds to " + Shoal.percent(s.to_target.target), s.to_target.rounds === null ? "never" : Shoal.number(s.to_target.rounds)]);
   if (s.detection) figures.push(["shifts noticed", s.detection.hits + " of " + s.detection.shifts]);
   var tiles = Shoal.el("dl", { class: "tiles" }, figures.map(function (f) {
@@ -74,9 +74,9 @@ Shoal.effectLegend = function (page) {
 Shoal.shiftTable = function (page) {
   if (!page.shifts.length) return Shoal.el("p", { class: "quiet" }, "Nothing changed in this world.");
   var rows = page.shifts.map(function (s) {
-    return [s.round, Shoal.shiftName(s), s.note, Shoal.percent(s.before), s.dip === null ? "–" : Shoal.points(s.dip), s.dip === null ? "–" : s.rounds === null ? "never" : s.rounds];
+    return [s.round, Shoal.shiftName(s), s.note, Shoal.percent(s.before), Shoal.percent(s.lowest), s.fall === null ? "–" : Shoal.points(s.fall), s.level === null || s.lowest === null ? "–" : s.rounds === null ? "never" : s.rounds];
   });
-  var head = ["round", "what changed", "note", "before", "dip (points)", "rounds until back"];
+  var head = ["round", "what changed", "note", "before", "lowest", "fall (points)", "rounds until back"];
   if (rows.length > 30) return Shoal.details("What every one of the " + Shoal.number(rows.length) + " shifts did", function () { return { head: head, rows: rows }; });
   return Shoal.scroller(Shoal.table(head, rows, "shifts"));
 };

@@ -1,7 +1,7 @@
 // Several runs: a ranked table, curves over each other, and paired differences.
 "use strict";
 
-Shoal.RANKED = ["", "method", "seeds", "mean accuracy", "final", "mean dip", "rounds until back", "sent", "time"];
+Shoal.RANKED = ["", "method", "seeds", "mean accuracy", "final", "mean fall", "lowest", "rounds until back", "sent", "time"];
 
 Shoal.versus = function (root, data, shifts, rounds) {
   var parts = [
@@ -17,7 +17,7 @@ Shoal.ranked = function (data) {
   return Shoal.table(Shoal.RANKED, data.groups.map(function (g, i) {
     var never = g.never && g.mean !== null ? " (" + Shoal.tenths(g.never) + " never)" : "";
     return [i + 1, g.name, g.seeds.length > 1 ? g.seeds.length + ": " + g.seeds.join(", ") : g.seeds[0], Shoal.percent(g.mean), Shoal.percent(g.final),
-      g.dip === null ? "–" : Shoal.points(g.dip), Shoal.tenths(g.rounds_back) + never, Shoal.bytes(g.bytes), Shoal.seconds(g.seconds)];
+      g.fall === null ? "–" : Shoal.points(g.fall), Shoal.percent(g.lowest), Shoal.tenths(g.rounds_back) + never, Shoal.bytes(g.bytes), Shoal.seconds(g.seconds)];
   }), "ranked");
 };
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from shoal.metrics.recovery import Recovery
 from shoal.reproduce.measures import Reading, measure
 
 
@@ -65,6 +66,24 @@ def group_weight(run: Reading, *, session: int) -> float | None:
         return None
     mine = (w for w, group in zip(weights, past, strict=True) if group == groups[number])
     return 100.0 * float(sum(mine))
+
+
+@measure
+def shift_mean(
+    run: Reading, *, key: Literal["dip", "rounds"], window: int = 50, times: float = 1.0
+) -> float | None:
+    """Mean over shifts of version 0.1's dip (how far accuracy falls below its mean over the last
+    ``window`` rounds before a shift, 0 if it never does), or of the rounds until it is back there.
+
+    Summaries have a shorter window since, and falls instead of dips; published figures keep this.
+    """
+    starts = [r["round"] for r in run.records if r["shift"] is not None]
+    shifts = Recovery(window=window).all(run.accuracy, starts)
+    found = [
+        (None if s.fall is None else max(0.0, s.fall)) if key == "dip" else s.rounds for s in shifts
+    ]
+    known = [v for v in found if v is not None]
+    return times * sum(known) / len(known) if known else None
 
 
 def session_groups(run: Reading, count: int) -> list[int]:

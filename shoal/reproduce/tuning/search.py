@@ -67,7 +67,9 @@ class Plan:
         if held_out:
             if local.get("validation", "auto") in ("auto", 0):
                 local["validation"] = HELD_OUT
-            values["evaluate"] = {**(values.get("evaluate") or {}), "on": "members"}
+            # validation rows are of the training data: test rows must not choose a setting
+            rules = {**(values.get("evaluate") or {}), "on": "members", "held_out": None}
+            values["evaluate"] = rules
         values["local"] = local
         values["seed"] = self.seed if seed is None else seed
         return from_mapping(values)
