@@ -63,7 +63,9 @@ class ModuleTask:
 
     A module that returns a pair is read as ``(logits, features)``; otherwise the features are the
     logits. Dropout is not drawn inside the module (it would differ between engines). Running
-    statistics of batch normalisation are part of the model; counters of batches are not kept.
+    statistics of batch normalisation and every other floating buffer are part of the model;
+    counters of batches are not kept. Buffers of whole numbers are constants: a module that moves
+    one in training is refused.
     """
 
     build: Callable[[], nn.Module]
@@ -72,6 +74,8 @@ class ModuleTask:
     dtype: torch.dtype = torch.float32
     module: nn.Module = field(init=False, repr=False, compare=False)
     plain: dict[str, Tensor] = field(init=False, repr=False, compare=False)
+    unsaved: dict[str, Tensor] = field(init=False, repr=False, compare=False)  # not in ``plain``
+    counters: tuple[str, ...] = field(init=False)  # buffers of whole numbers
     layout: Layout = field(init=False)
     stats_layout: Layout = field(init=False)
     stackable: bool = field(init=False)
@@ -88,7 +92,10 @@ class ModuleTask:
         store("normalises", purify(module))
         store("module", module)
         store("layout", Layout.of(dict(module.named_parameters())))
-        store("stats_layout", Layout.of(_floating_buffers(module)))
+        floating = _floating_buffers(module)
+        store("stats_layout", Layout.of(floating))
+        store("unsaved", {k: v for k, v in floating.items() if k not in self.plain})
+        store("counters", tuple(k for k, _ in module.named_buffers() if k not in floating))
         convolutions = any(isinstance(m, nn.Conv1d | nn.Conv2d | nn.LSTM) for m in module.modules())
         store("stackable", not (convolutions or getattr(module, "one_by_one", False)))
         store("looked_up", getattr(module, "looked_up", None))
@@ -104,7 +111,7 @@ class ModuleTask:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             module = self.build().to(self.dtype)
-        return self.pack(dict(module.state_dict()))
+        return self.pack({**dict(module.named_buffers()), **module.state_dict()})
 
     def resized(self, layout: Layout) -> ModuleTask:
         """The same network over tensors of other sizes, for one client at a time."""
@@ -115,7 +122,11 @@ class ModuleTask:
         return other
 
     def pack(self, tensors: Mapping[str, Tensor]) -> Model:
-        """A model from tensors by parameter name (a state dict)."""
+        """A model from tensors by parameter name (a state dict).
+
+        A buffer that the module does not save has the value that it was built with.
+        """
+        tensors = {**self.unsaved, **tensors}
         return Model(
             self.layout.flatten(tensors).detach().to(self.dtype),
             self.stats_layout.flatten(tensors).detach().to(self.dtype),
@@ -123,11 +134,20 @@ class ModuleTask:
 
     def forward(self, theta: Tensor, batch: Batch, stats: Tensor, train: bool) -> Outputs:
         tensors = self.layout.unflatten(theta)
-        if not (self.normalises or self.stats_layout.names):
+        if not (self.normalises or self.stats_layout.names or self.counters):
             return Outputs(*_pair(functional_call(self.module, tensors, (batch.x,))), stats)
         given = tensors | {k: v.clone() for k, v in self.stats_layout.unflatten(stats).items()}
+        counters = {name: self.module.get_buffer(name).clone() for name in self.counters}
+        versions = {name: counter._version for name, counter in counters.items()}
+        given |= counters
         with over(self.module, batch.weight, train):
             logits, features = _pair(functional_call(self.module, given, (batch.x,)))
+        for name, counter in counters.items():
+            if given[name] is not counter or counter._version != versions[name]:
+                raise UserError(
+                    f"buffer {name!r} of the network holds whole numbers and changes in training, "
+                    f"which is not kept between rounds; make it floating, or leave it constant."
+                )
         # layers that move their statistics have put the new ones in the place of the old
         return Outputs(
             logits, features, self.stats_layout.flatten(given) if stats.numel() else stats
