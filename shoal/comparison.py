@@ -68,6 +68,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 # Adam inside a GAN wants a smaller rate than SGD.
 RATES = {"fedcil": 0.003}
+CONTROL = "fedavg_at_fedagg_rate"  # what FedAgg is compared with: it chooses rates of its own
 # Methods whose models belong to members are scored on the members' own held-out rows.
 PERSONAL = ("apfl", "ditto", "local_only", "fedgh")
 
@@ -97,8 +98,19 @@ def compare_all(out: Path, say: Say, base: Mapping[str, Any] = BASE) -> list[Sto
         stories.append(story)
         final, seconds = story.figures["final_accuracy"], story.figures["seconds"]
         say(f"{name:16} {100 * final:5.1f} %  {seconds:6.1f} s  ({time.monotonic() - began:.0f} s)")
+    stories += _control(out, base, stories)
     write_text(out / "comparison.md", markdown(stories))
     return stories
+
+
+def _control(out: Path, base: Mapping[str, Any], stories: list[Story]) -> list[Story]:
+    """FedAvg at the mean rate that FedAgg used, where FedAgg was run."""
+    used = [s.figures["mean_client_rate"] for s in stories if s.method == "fedagg"]
+    if not used:
+        return []
+    local = {**base["local"], "rate": float(f"{used[0]:.4g}")}
+    _finish(out / CONTROL, "fedavg", {**base, "local": local})
+    return [read_story(out / CONTROL)]
 
 
 def _finish(where: Path, name: str, base: Mapping[str, Any]) -> None:
@@ -137,6 +149,7 @@ def _row(story: Story) -> tuple[str, ...]:
     never = f" ({f['unrecovered']} never)" if f["unrecovered"] else ""
     megabytes = [f"{f['totals'][key] / 1e6:.1f}" for key in ("bytes_up", "bytes_down")]
     shown = f"{story.method} *" if story.method in PERSONAL else story.method
+    shown = CONTROL if story.path.name == CONTROL else shown
     return (
         shown,
         percent(f["final_accuracy"]),

@@ -121,6 +121,11 @@ class Part:
         return False
 
     @property
+    def counts_batches(self) -> bool:
+        """Whether a client's slots ask how many mini-batches one of its epochs has."""
+        return False
+
+    @property
     def stays_put(self) -> bool:
         """Whether a client's vector stays as received where the base loss has no gradient.
 

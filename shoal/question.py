@@ -26,16 +26,18 @@ def weighs_rows(function: _F) -> _F:
     return function
 
 
-def trains(part: Callable[..., Part]) -> Callable[[_F], _F]:
-    """Marks a question whose answer is what ``part`` uploads after plain local training.
+def trains(part: Callable[..., Part], as_the_run: bool = False) -> Callable[[_F], _F]:
+    """Marks a question whose answer is what ``part`` uploads after local training, by plain SGD or
+    ``as_the_run`` trains.
 
-    The payload is one rate an epoch, and ``part(decay=...)`` the part of a method of its own. An
-    engine that stacks clients then trains them all at once instead of putting the question to one
-    after another.
+    The payload is one rate an epoch, and ``part`` the part of a method of its own; with plain SGD
+    it is told the run's weight decay, ``part(decay=...)``. An engine that stacks clients then
+    trains them all at once instead of putting the question to one after another.
     """
 
     def marked(function: _F) -> _F:
         function.trained_by = part  # type: ignore[attr-defined]
+        function.trained_as_the_run = as_the_run  # type: ignore[attr-defined]
         return function
 
     return marked

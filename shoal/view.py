@@ -79,11 +79,13 @@ class View:
     scratch: Tree = ()
     sent: Tree = ()
     noise: Tree = ()
+    batches: Tensor | None = None  # mini-batches of one epoch; only where a part counts them
     plain_grad: GradFn | None = None
     decayed_full_grad: GradFn | None = None
     advance_with: Callable[[Tensor, GradFn, Tree], tuple[Tensor, Tree]] | None = None
     advance_init: Callable[[Tensor], Tree] | None = None
     descend_with: Callable[[Tensor, float, int], Tensor] | None = None
+    train_with: Callable[[Tensor, Sequence[float], int], Tensor] | None = None
 
     @property
     def epoch(self) -> int:
@@ -141,6 +143,12 @@ class View:
         """One epoch of plain SGD from ``theta`` on the client's batches (questions only)."""
         assert self.descend_with is not None, "descend is for questions"
         return self.descend_with(theta, rate, epoch)
+
+    def train_from(self, theta: Tensor, rates: Sequence[float], epoch: int = 0) -> Tensor:
+        """``[epochs + 1, P]``: ``theta``, and the model after each epoch of training it with the
+        run's own local optimiser at these rates, without the method (questions only)."""
+        assert self.train_with is not None, "train_from is for questions"
+        return self.train_with(theta, rates, epoch)
 
 
 @dataclass(frozen=True)

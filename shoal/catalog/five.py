@@ -12,6 +12,11 @@ from shoal.parts.anchor import ClientAnchor, ServerAnchor
 from shoal.parts.drift_aware import DriftAware
 from shoal.parts.early_stop import EarlyStop
 from shoal.parts.rates import AggregatedGradientRate
+from shoal.parts.rates_along_mean import (
+    PretrainedAlongMean,
+    ProbedAlongMean,
+    RememberedAlongMean,
+)
 from shoal.parts.rates_kept import PretrainedRate, RememberedRate
 from shoal.parts.relaxed_start import RelaxedStart
 from shoal.parts.session import SessionStart
@@ -73,14 +78,32 @@ def fedinit(
 def flash(
     gamma: float | None = 0.04,
     eta_g: float = 0.05,
-    beta1: float = 0.9,
+    beta1: float | None = None,
     beta2: float = 0.99,
     tau: float = 1e-3,
     guard: bool = True,
     l0: Literal["received", "inf"] = "received",
+    base: Literal["adam", "yogi", "adagrad"] = "adam",
+    v_init: float = 0.0,
+    disparity: Literal["moment", "v"] = "moment",
 ) -> Method:
-    """FLASH: early-stopped clients and a drift-aware server optimiser (paper 3)."""
-    server = DriftAware(eta_g=eta_g, beta1=beta1, beta2=beta2, tau=tau, guard=guard)
+    """FLASH: early-stopped clients and a drift-aware server optimiser (paper 3).
+
+    ``base`` is the optimiser that the drift-aware term goes into; ``beta1`` is 0.9, and 0 for
+    ``adagrad``.
+    """
+    if beta1 is None:
+        beta1 = 0.0 if base == "adagrad" else 0.9
+    server = DriftAware(
+        eta_g=eta_g,
+        beta1=beta1,
+        beta2=beta2,
+        tau=tau,
+        guard=guard,
+        base=base,
+        v_init=v_init,
+        disparity=disparity,
+    )
     client = () if gamma is None else (EarlyStop(gamma=gamma, l0=l0),)
     return Method("flash", (*client, server), "uniform", base=False)
 
@@ -127,11 +150,14 @@ def fedagg(
     probe_passes: int = 1,
     direction: Literal["local", "mean"] = "local",
     phi: Literal["probe", "history", "literal"] = "probe",
+    scale: Literal["step", "epoch"] = "step",
 ) -> Method:
     """FedAgg: adaptive client rates from mean-field estimates (paper 5).
 
     ``phi`` says where the mean-field terms come from: a probe pass every round, the round before
-    (``history``), or Algorithm 1 as printed, once before training (``literal``).
+    (``history``), or Algorithm 1 as printed, once before training (``literal``). ``scale: epoch``
+    gives rates of about the base rate times mini-batches per epoch, ``step`` rates near the base
+    rate; ``fedavg`` at the mean rate used is the control for both.
     """
     if probe_passes < 1 or (phi != "probe" and probe_passes != 1):
         raise ValueError(
@@ -144,8 +170,15 @@ def fedagg(
         "eta_min": eta_min,
         "eta_max": eta_max,
         "direction": direction,
+        "scale": scale,
     }
-    part: Part = AggregatedGradientRate(**shared, probe_passes=probe_passes)
-    if phi != "probe":
-        part = (RememberedRate if phi == "history" else PretrainedRate)(**shared)
+    along_mean = direction == "mean" and scale == "step"
+    part: Part
+    if phi == "history":
+        part = (RememberedAlongMean if along_mean else RememberedRate)(**shared)
+    elif phi == "literal":
+        part = (PretrainedAlongMean if along_mean else PretrainedRate)(**shared)
+    else:
+        kind = ProbedAlongMean if along_mean else AggregatedGradientRate
+        part = kind(**shared, probe_passes=probe_passes)
     return Method("fedagg", (part,), base=False)

@@ -31,6 +31,7 @@ def compare(
     """One table and one picture over several runs; figures in percent and in rounds."""
     from rich.console import Console
 
+    from shoal.reports.controls import controls
     from shoal.reports.curves import draw_curves
     from shoal.reports.page_data import read_page
     from shoal.reports.runs import read_story
@@ -43,6 +44,8 @@ def compare(
         raise UserError("compare needs run directories, or --all")
     stories = [read_story(directory) for directory in directories]
     Console().print(table(stories))
+    for line in controls(stories):
+        typer.echo(line)
     if len(directories) > 1:
         typer.echo(versus([read_page(directory) for directory in directories])["verdict"])
     picture = out or Path("compare.png")

@@ -11,7 +11,11 @@ def verify(
     file: Path = typer.Argument(help="A file of worked examples (JSON)."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON instead of a table."),
 ) -> None:
-    """Compare every worked example with what the methods do, to the file's tolerance."""
+    """Compare every worked example with what the methods do, to the file's tolerance.
+
+    A case that asks for what nobody knows is not run, and says why. Exit code 0: some case passed
+    and none deviates; 1: one deviates, or none could be run; 2: the file is no list of cases.
+    """
     from shoal.verify.report import render, verify_file
 
     report = verify_file(file)

@@ -89,7 +89,11 @@ class Active:
             self.given = _picked(given, index)
         else:
             memories = _picked(given.memories, index)
-            self.given = given._replace(n=_picked(given.n, index), memories=memories)
+            self.given = given._replace(
+                n=_picked(given.n, index),
+                memories=memories,
+                batches=_picked(given.batches, index),
+            )
         self.local = Local(*(None if b is None else _picked(b, index) for b in self.local))
 
 

@@ -50,10 +50,14 @@ class Asker:
         part: Callable[..., Part] | None = getattr(question, "trained_by", None)
         if part is None:
             return None
-        decay = float(getattr(order.program.local_optimizer, "weight_decay", 0.0))
-        method = Method("walk", (part(decay=decay),))
+        optimizer: Part = order.program.local_optimizer
+        if getattr(question, "trained_as_the_run", False):
+            method = Method("walk", (part(),))
+        else:
+            decay = float(getattr(optimizer, "weight_decay", 0.0))
+            method, optimizer = Method("walk", (part(decay=decay),)), Sgd()
         if self._walking is None or self._walking.method != method:
-            self._walking = Program(method, self._task, Sgd())
+            self._walking = Program(method, self._task, optimizer)
         members = tuple(replace(m, memories=None, steps=None) for m in order.members)
         rates = tuple(float(rate) for rate in payload)
         return replace(

@@ -245,6 +245,10 @@ def given_to(orders: Sequence[Order], seats: Sequence[Seat]) -> Given:
     are several."""
     order, theta = orders[0], orders[0].model.theta
     counts = known(tuple([s.member.train.count for s in seats]), theta.dtype)
+    batches = None
+    if order.program.counts_batches:
+        numbers = [steps_an_epoch(orders[s.owner], len(s.member.train)) for s in seats]
+        batches = known(tuple(map(float, numbers)), theta.dtype)
     memories: tuple[Tree, ...] = ((),) * len(order.program.method.parts)
     if order.program.keeps_memory:
         memories = tree.stack([_memories(orders[s.owner], s.member) for s in seats])
@@ -255,7 +259,7 @@ def given_to(orders: Sequence[Order], seats: Sequence[Seat]) -> Given:
         owners = torch.tensor([s.owner for s in seats])
         shared = tree.apply(lambda leaf: leaf.index_select(0, owners), shared)
     received, initial, stats, sent = shared
-    return Given(received, initial, stats, counts, memories, sent)
+    return Given(received, initial, stats, counts, memories, sent, batches)
 
 
 def _widened(positions: Tensor, width: int) -> Tensor:

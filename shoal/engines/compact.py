@@ -139,7 +139,10 @@ def _parts(order: Order) -> Iterator[Order]:
 def _positions(order: Order, member: Member) -> Tensor | None:
     """Where the samples stand that a member's steps will see; None: all of them do."""
     rows, cap = len(member.train), member.steps
-    if cap is None or cap >= steps_an_epoch(order, rows) or order.program.needs_train:
+    program = order.program
+    if cap is None or cap >= steps_an_epoch(order, rows):
+        return None
+    if program.needs_train or program.counts_batches:
         return None
     drawn = epoch_order(order, [member.client], [rows], 0)[0]
     return drawn[: cap * batch_rows(order, rows)]

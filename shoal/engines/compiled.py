@@ -242,7 +242,8 @@ def _axes(batch: Batch | None) -> Batch | None:
 
 
 def given_axes(given: Given) -> Given:
-    return _EACH if given.received.dim() == 2 else _SHARED
+    axes = _EACH if given.received.dim() == 2 else _SHARED
+    return axes if given.batches is None else axes._replace(batches=0)  # type: ignore[arg-type]
 
 
 def local_axes(local: Local) -> Any:
@@ -254,7 +255,8 @@ def _first_row(start: Tensor) -> Tensor:
 
 
 def _first_client(given: Given) -> Given:
-    return given._replace(n=given.n[0], memories=tree.row(given.memories, 0))
+    batches = None if given.batches is None else given.batches[0]
+    return given._replace(n=given.n[0], memories=tree.row(given.memories, 0), batches=batches)
 
 
 def rows_of(value: Tree, begin: int, end: int) -> Tree:
@@ -266,4 +268,6 @@ def given_rows(given: Given, begin: int, end: int) -> Given:
     if given.received.dim() == 2:
         every: Given = rows_of(given, begin, end)
         return every
-    return given._replace(n=given.n[begin:end], memories=rows_of(given.memories, begin, end))
+    batches = None if given.batches is None else given.batches[begin:end]
+    memories = rows_of(given.memories, begin, end)
+    return given._replace(n=given.n[begin:end], memories=memories, batches=batches)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -10,8 +10,9 @@ from torch import Tensor
 
 from shoal import tree
 from shoal.engines.base import Member, Order, Results
-from shoal.engines.batches import epoch_batches, step_noise, whole
+from shoal.engines.batches import epoch_batches, step_noise, steps_an_epoch, whole
 from shoal.local import Carry, Given, Local, Program
+from shoal.method import Method
 from shoal.tree import Tree
 from shoal.types import Work
 from shoal.view import View
@@ -47,6 +48,9 @@ def local_data(program: Program, member: Member, always: bool = False) -> Local:
 def train_one(order: Order, member: Member) -> Results:
     """One client's round."""
     program, given = order.program, order.given(member)
+    if program.counts_batches:
+        count = steps_an_epoch(order, len(member.train))
+        given = given._replace(batches=_scalar(count, given.received))
     local = local_data(program, member)
     steps = samples = epochs = 0
     rate_total = 0.0
@@ -110,8 +114,29 @@ def question_view(
             x = x - rate_value * program._plain_gradient(batch, stats)(x)
         return x
 
+    def train(x: Tensor, rates: Sequence[float], epoch: int) -> Tensor:
+        return torch.stack(trained(order, member, x, rates, epoch))
+
     view = asked_view(order, given, local, rate, question)
-    return replace(view, descend_with=descend or plain)
+    return replace(view, descend_with=descend or plain, train_with=train)
+
+
+def trained(
+    order: Order, member: Member, x: Tensor, rates: Sequence[float], first: int
+) -> list[Tensor]:
+    """``x``, and the model after each epoch of the run's own local optimiser, from epoch ``first``
+    on, without the method."""
+    program = Program(Method("plain", ()), order.program.task, order.program.local_optimizer)
+    given = order.given(member)._replace(received=x, memories=(), sent=())
+    points, carry = [x], None
+    for epoch, value in enumerate(rates, first):
+        clock, rate = order.clock(epoch), _scalar(value, x)
+        if carry is None:
+            _, carry = program.start(given, rate, Local(), clock)
+        for batch in epoch_batches(order, member.client, member.train, epoch):
+            carry = program.step(given, x, carry, batch, rate, (), clock)
+        points.append(carry.x)
+    return points
 
 
 def asked_view(

@@ -88,6 +88,10 @@ class Program:
         return any(p.train_data for p in self.method.parts)
 
     @cached_property
+    def counts_batches(self) -> bool:
+        return any(p.counts_batches for p in self.method.parts)
+
+    @cached_property
     def needs_validation(self) -> bool:
         return any(p.validation_data for p in self.method.parts)
 
@@ -219,6 +223,7 @@ class Program:
             rate=rate,
             base_rate=rate,
             count=given.n,
+            batches=given.batches,
             clock=clock,
             task=self.task,
             train=local.train,

@@ -19,6 +19,7 @@ class Given(NamedTuple):
     n: Tensor
     memories: tuple[Tree, ...]
     sent: tuple[Tree, ...]
+    batches: Tensor | None = None  # of one epoch; only where a part counts them
 
 
 class Carry(NamedTuple):

@@ -31,6 +31,7 @@ class Course:
     participants: int = 0
     latest: dict[str, Any] = field(default_factory=dict)
     stored: dict[str, int] | None = None
+    rates: list[float] = field(default_factory=list)  # means over clients, where they choose
 
     def add(self, record: dict[str, Any]) -> None:
         self.accuracy.append(record["accuracy"])
@@ -56,6 +57,8 @@ class Course:
         self.participants += len(record.get("cohort", ())) * record.get("attempts", 1)
         self.latest |= {key: record[key] for key in SPREADS if record.get(key)}
         self.stored = record.get("stored", self.stored)
+        if record.get("mean_client_rate") is not None:
+            self.rates.append(float(record["mean_client_rate"]))
 
 
 def figures(
@@ -108,6 +111,8 @@ def figures(
     if course.noticed or (detecting and course.kinds):
         seen = detection(list(course.kinds), course.noticed, len(accuracy))
         found["detection"] = seen._asdict()
+    if course.rates:
+        found["mean_client_rate"] = sum(course.rates) / len(course.rates)
     if course.stored is not None:
         found["stored"] = {**course.stored, "participants": course.participants}
     return found

@@ -22,12 +22,17 @@ class Progress(NamedTuple):
 class EarlyStop(Part):
     """After epoch e, stop if ``l_{e-1} - l_e < gamma / e`` (strictly), l the validation loss.
 
-    Panchal et al., "Flash", 2023, Algorithm 2. Parameters: ``gamma`` (0.04; None never stops),
-    ``l0``: the first comparison is with the loss of the received model (``received``, default), or
-    with infinity (``inf``, at least two epochs, as one public implementation does).
+    Panchal et al., "Flash: Concept Drift Adaptation in Federated Learning", 2023, Algorithm 1,
+    lines 5 to 15. Parameters: ``gamma`` (0.04; None never stops), ``l0``: the first comparison is
+    with the loss of the received model (``received``, default), or with infinity (``inf``, at least
+    two epochs, as one public implementation does).
 
-    Deviations: the loss is the mean over validation samples (the paper sums; its thresholds only
-    make sense for means). The weights after the last epoch that ran are returned, no roll-back.
+    Deviations: line 7 tests before epoch e whether ``l_{e-1} - l_e >= gamma / e``, with an ``l_e``
+    that only this epoch would give. The test is made after the epoch instead, so at least one epoch
+    runs, and ``l_0`` is the loss of the received model, which the sum in the proof of Theorem 4.1
+    begins with; the listing sets none. The loss is the mean over validation samples (the paper
+    sums; its thresholds only make sense for means). The weights after the last epoch that ran
+    are returned, no roll-back.
     """
 
     gamma: float | None = 0.04

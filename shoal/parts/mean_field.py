@@ -12,7 +12,8 @@ Test = Literal["signed", "norm"]
 
 
 class Trajectory(NamedTuple):
-    """Mean gradients of epochs 0..L-1 and mean models before and after every epoch."""
+    """Mean gradients of epochs 0..L-1 (one gradient or the sum of an epoch's, as the method's scale
+    says) and mean models before and after every epoch."""
 
     phi1: Tensor  # [L, P]
     phi2: Tensor  # [L + 1, P], row 0 is the start
@@ -44,6 +45,20 @@ def mean_trajectory(answers: Sequence[Trajectory]) -> Trajectory:
     """The plain mean over clients."""
     phi1, phi2 = (torch.stack(leaves).mean(0) for leaves in zip(*answers, strict=True))
     return Trajectory(phi1, phi2)
+
+
+def summed_gradients(points: Tensor, rates: Tensor) -> Tensor:
+    """``[..., L, P]``: the displacement of every epoch divided by its rate, from the models before
+    and after each, ``[..., L + 1, P]``: with SGD, the sum of the epoch's mini-batch gradients.
+
+    >>> points = torch.tensor([[1.0], [0.8], [0.7]], dtype=torch.float64)
+    >>> summed_gradients(points, torch.tensor([0.1, 0.1])).flatten().round(decimals=6).tolist()
+    [2.0, 1.0]
+    """
+    moved = points[..., :-1, :] - points[..., 1:, :]
+    rate = rates.unsqueeze(-1).to(points.dtype)
+    still = rate == 0  # who does not move has said nothing about its gradients
+    return torch.where(still, torch.zeros_like(moved), moved / torch.where(still, 1.0, rate))
 
 
 class Swept(NamedTuple):

@@ -10,8 +10,13 @@ import torch
 from torch import Tensor
 
 from shoal.part import Part, Sent
-from shoal.parts.mean_field import Trajectory, control_rates, mean_trajectory
-from shoal.parts.walk import Walk
+from shoal.parts.mean_field import (
+    Trajectory,
+    control_rates,
+    mean_trajectory,
+    summed_gradients,
+)
+from shoal.parts.walk import Stride, Walk
 from shoal.question import question, trains
 from shoal.tree import Tree
 from shoal.types import Reduction, Work
@@ -28,7 +33,7 @@ class Chosen(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ControlledRate(Part):
-    """What all three share: from a mean trajectory to one rate an epoch, clipped and reported."""
+    """What all of them share: from a mean trajectory to one rate per epoch, clipped and told."""
 
     alpha: float = 0.1
     feedback: Literal["open loop", "closed loop"] = "open loop"
@@ -36,6 +41,7 @@ class ControlledRate(Part):
     eta_max: float = 0.999
     epochs: int = 3
     direction: Literal["local", "mean"] = "local"
+    scale: Literal["step", "epoch"] = "step"
 
     sets_rate: ClassVar[bool] = True
     reduction: ClassVar[Reduction] = Reduction.STACK
@@ -57,8 +63,18 @@ class ControlledRate(Part):
             points.append(x)
         return Trajectory(torch.stack(gradients), torch.stack(points))
 
+    @trains(Stride, as_the_run=True)
+    @question
+    def stride(self, view: View, payload: Tree) -> Tree:
+        """The client's models before and after each of L epochs of its own training."""
+        return view.train_from(view.received, [float(rate) for rate in payload])
+
     def _probe(self, view: ServerView, rates: Tensor) -> Trajectory:
-        return mean_trajectory(view.reach.ask(self.walk, tuple(rates), view.cohort))
+        if self.scale == "epoch":
+            return mean_trajectory(view.reach.ask(self.walk, tuple(rates), view.cohort))
+        points = torch.stack(view.reach.ask(self.stride, tuple(rates), view.cohort)).mean(0)
+        # everybody walked at these rates, so the mean of the sums is the sum of the mean path
+        return Trajectory(summed_gradients(points, rates), points)
 
     def broadcast(self, view: ServerView, theta: Tensor) -> Sent:
         return Sent(theta, Trajectory(view.state.phi1, view.state.phi2))
@@ -95,6 +111,9 @@ class ControlledRate(Part):
         """The client's own gradient, or (eq. 9) everybody's at this epoch of the probe."""
         if self.direction == "local":
             return inner(view.x)
+        return self._mean_direction(view)
+
+    def _mean_direction(self, view: View) -> Tensor:
         phi1: Tensor = view.sent.phi1
         return phi1[min(view.epoch, self.epochs - 1)]
 
@@ -127,25 +146,40 @@ class ControlledRate(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class AggregatedGradientRate(ControlledRate):
-    """One rate an epoch that keeps clients near the participants' mean trajectory.
+    """One rate per epoch that keeps clients near the participants' mean trajectory.
 
     "FedAgg: Adaptive Federated Learning with Aggregated Gradients", 2023, eq. (15), solved as a
     linear system. Every round the participants first walk ``L`` epochs at the base rate; the means
-    of their gradients (``phi1``) and models (``phi2``) give the rates, clipped to
-    ``[eta_min, eta_max]``.
+    of their gradients (``phi1_l``) and of their models (``phi2_l``) give the rates, clipped to
+    ``[eta_min, eta_max]``. The control problem supposes ``w_{l+1} = w_l - eta_l phi1_l`` (eq. 14).
+
+    ``scale`` says what ``phi1`` is. ``step``: the displacement of an epoch divided by its rate,
+    that is the sum of its mini-batch gradients (weight decay and momentum as the local optimiser
+    adds them), so that eq. (14) holds exactly along the probe. Rates then lie close to the base
+    rate, and the method is close to FedAvg at the base rate. ``epoch``: the full local gradient at
+    the start of the epoch. An epoch of ``B`` mini-batches moves about ``B`` times as far as eq.
+    (14) says, so rates come out at about **the base rate times B**, and are applied at each of the
+    B steps. What ``epoch`` gains over FedAvg is then for the most part what a larger rate gains:
+    compare with FedAvg at the mean rate used (``mean_client_rate`` in the record). With one
+    mini-batch per epoch the two are one method.
 
     Parameters: ``alpha`` (0.1), ``feedback`` (``open loop``: solved once at the received model, all
     clients share the rates; ``closed loop``: again at every epoch with the client's own weights),
     ``eta_min`` (a tenth of the base rate), ``eta_max`` (0.999), ``epochs`` (L, the local epochs;
     must equal ``local.epochs``), ``probe_passes`` (1; further passes walk again at the clipped
-    rates that the pass before gave), ``direction`` (``local``: steps follow the client's own
-    gradient, as listing 2; ``mean``: every step of epoch l follows ``phi1_l``, as eq. (9)).
+    rates that the pass before gave, shared by all clients), ``direction`` (``local``: steps follow
+    the client's own gradient, as listing 2; ``mean``: they follow ``phi1_l``, as eq. (9), each of
+    a client's ``B_i`` steps ``phi1_l / B_i`` under ``scale: step``), ``scale`` (``step``).
 
     Deviations: the literal fixed point of the paper's pre-training loop is the zero rate, so one
-    probe pass a round over the participants is used instead, with the full local gradient at the
-    start of each epoch as ``phi1``. The printed closed form for two epochs has typos; the linear
-    system does not. Rates leave (0, 1) without clipping; the clipped share and the share inside
-    (0, 1) are reported.
+    probe pass per round over the participants is used instead, each along its own gradient. Eq. (1)
+    writes an epoch of mini-batch SGD as one step, and no sentence says what its gradient is:
+    ``scale`` has both readings, ``step`` is the one that agrees with eqs. (9) and (14), ``epoch``
+    is nearer to the printed figures and what the paper's recipes say. The probe of ``epoch`` is
+    plain SGD, with weight decay in ``phi1`` alone; with ``direction: mean`` and ``epoch`` the local
+    optimiser adds its decay and momentum to ``phi1_l`` once more. The printed closed form for two
+    epochs has typos; the linear system does not. Rates leave (0, 1) without clipping; the clipped
+    share and the share inside (0, 1) are reported.
     """
 
     probe_passes: int = 1

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from shoal.part import Stepped
-from shoal.parts.mean_field import Trajectory, pretrained
+from shoal.parts.mean_field import pretrained, summed_gradients
 from shoal.parts.rates import Chosen, ControlledRate
 from shoal.question import question
 from shoal.tree import Tree
@@ -54,6 +54,8 @@ class PretrainedRate(KeptRate):
     once with zero rates, so the walk stands in. ``phi2_L`` is updated too, without which the last
     rate has no meaning. The terms of later rounds need models that do not exist before training,
     so those of the first stand for all. Rates shrink towards 0 with every sweep and are clipped.
+    Under ``scale: step`` the gradient at a point of the path is the sum over an epoch at the base
+    rate from there; under ``epoch`` it is the full gradient there.
     """
 
     tolerance: float = 1e-3
@@ -65,9 +67,10 @@ class PretrainedRate(KeptRate):
         everybody = replace(view, cohort=tuple(view.members))
 
         def gradients(points: Tensor) -> Tensor:
-            answers = view.reach.ask(self.gradients_at, points, everybody.cohort)
+            answers = view.reach.ask(asked, points, everybody.cohort)
             return torch.stack(answers).mean(0)
 
+        asked = self.gradients_at if self.scale == "epoch" else self.strides_at
         first = self._probe(everybody, self._base_rates(view))
         end = pretrained(
             first, gradients, self.alpha, tolerance=self.tolerance, most=self.most, test="signed"
@@ -80,6 +83,13 @@ class PretrainedRate(KeptRate):
         """The client's full gradient at every point of a path."""
         return torch.stack([view.full_grad(point) for point in payload])
 
+    @question
+    def strides_at(self, view: View, payload: Tree) -> Tree:
+        """The sum of the client's gradients over an epoch at the base rate from every point."""
+        rate = view.base_rate
+        trips = [view.train_from(x, [float(rate)], epoch) for epoch, x in enumerate(payload)]
+        return torch.cat([summed_gradients(trip, rate.reshape(1)) for trip in trips])
+
     def report(self, view: ServerView) -> dict[str, Tensor]:
         return {**super().report(view), "sweeps": view.state.sweeps}
 
@@ -88,7 +98,7 @@ class Walked(NamedTuple):
     """A client's own trajectory while it trains, beside its rates."""
 
     chosen: Chosen
-    gradients: Tensor  # [L, P]
+    gradients: Tree  # [L, P], or () where they follow from the points and the rates
     points: Tensor  # [L + 1, P]
 
 
@@ -102,13 +112,17 @@ class RememberedRate(KeptRate):
 
     Parameters: as in ``AggregatedGradientRate``.
 
-    Deviations: the paper has no such option. Clients send the full gradient and the model of every
-    epoch beside the update, which costs bytes instead of passes.
+    Deviations: Remark 1 of the paper says that "the model information required for mean-field terms
+    calculation can be obtained from the historical training process", and not how; the round before
+    and the move to the new start are our reading of it. ``phi1`` comes from the training epochs:
+    under ``scale: step`` their displacements divided by the rates that each client used, under
+    ``epoch`` the full gradient at the start of each. Clients send the model of every epoch (and,
+    under ``epoch``, the gradient) beside the update, which costs bytes instead of passes.
     """
 
     @property
     def train_data(self) -> bool:
-        return True
+        return self.scale == "epoch"
 
     def ask(self, view: ServerView) -> Tree:
         phi1, phi2, known, sweeps = view.state
@@ -118,8 +132,10 @@ class RememberedRate(KeptRate):
         return Kept(*found, torch.ones_like(known), sweeps)
 
     def scratch(self, view: View) -> Tree:
-        gradients = view.received.expand(self.epochs, -1) * 0.0
         points = view.received.expand(self.epochs + 1, -1) * 1.0
+        if self.scale == "step":
+            return Walked(super().scratch(view), (), points)
+        gradients = view.received.expand(self.epochs, -1) * 0.0
         first = torch.arange(self.epochs) == 0
         here = torch.where(first.unsqueeze(-1), view.full_grad(view.x), gradients)
         return Walked(super().scratch(view), here, points)
@@ -127,9 +143,10 @@ class RememberedRate(KeptRate):
     def after_epoch(self, view: View) -> tuple[Tensor, Tree]:
         chosen, gradients, points = view.scratch
         done = view.epoch + 1
-        at = torch.arange(self.epochs + 1) == done
+        # later places too: who stops here stays here
+        at = torch.arange(self.epochs + 1) >= done
         points = torch.where(at.unsqueeze(-1), view.x, points)
-        if done < self.epochs:
+        if self.scale == "epoch" and done < self.epochs:
             here = torch.arange(self.epochs) == done
             gradients = torch.where(here.unsqueeze(-1), view.full_grad(view.x), gradients)
         return view.x, Walked(self._next(view, chosen), gradients, points)
@@ -144,5 +161,8 @@ class RememberedRate(KeptRate):
 
     def anchor(self, view: ServerView, theta: Tensor) -> Stepped:
         """Leaves the model alone; remembers the mean trajectory of this round."""
-        walked = Trajectory(*(leaf.mean(0) for leaf in view.payload[2:]))
-        return Stepped(theta, view.state._replace(phi1=walked.phi1, phi2=walked.phi2))
+        _, used, gradients, points = view.payload
+        if self.scale == "step":
+            gradients = summed_gradients(points, used)
+        phi1, phi2 = gradients.mean(0), points.mean(0)
+        return Stepped(theta, view.state._replace(phi1=phi1, phi2=phi2))

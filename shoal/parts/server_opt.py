@@ -53,6 +53,18 @@ class ServerMomentum(Part):
         return Stepped(view.theta + (self.eta_g * factor) * ahead, Velocity(v))
 
 
+Rule = Literal["adam", "yogi", "adagrad"]
+
+
+def second_moment(rule: Rule, v: Tensor, square: Tensor, beta2: float) -> Tensor:
+    """The estimate of the squared displacement after one more of them; Adagrad's is a sum."""
+    if rule == "adam":
+        return beta2 * v + (1.0 - beta2) * square
+    if rule == "yogi":
+        return v - (1.0 - beta2) * square * torch.sign(v - square)
+    return v + square
+
+
 class Moments(NamedTuple):
     m: Tensor
     v: Tensor
@@ -72,7 +84,7 @@ class ServerAdaptive(Part):
     coordinates of the effective rate ``eta_g / (sqrt(v) + tau)`` and of ``|D^2 - v|``.
     """
 
-    rule: Literal["adam", "yogi", "adagrad"] = "adam"
+    rule: Rule = "adam"
     eta_g: float = 0.1
     beta1: float = 0.9
     beta2: float = 0.99
@@ -85,16 +97,9 @@ class ServerAdaptive(Part):
 
     def server_step(self, view: ServerView, delta: Tensor, factor: float | Tensor) -> Stepped:
         m = self.beta1 * view.state.m + (1.0 - self.beta1) * delta
-        v = self._second_moment(view.state.v, delta * delta)
+        v = second_moment(self.rule, view.state.v, delta * delta, self.beta2)
         step = (self.eta_g * factor) * m / (v.sqrt() + self.tau)
         return Stepped(view.theta + step, Moments(m, v))
-
-    def _second_moment(self, v: Tensor, square: Tensor) -> Tensor:
-        if self.rule == "adam":
-            return self.beta2 * v + (1.0 - self.beta2) * square
-        if self.rule == "yogi":
-            return v - (1.0 - self.beta2) * square * torch.sign(v - square)
-        return v + square
 
     def report(self, view: ServerView) -> dict[str, Tensor]:
         assert view.uploads is not None

@@ -1,4 +1,4 @@
-"""A walk: local training that remembers where it was and how steep it was there."""
+"""Walks: local training that remembers where it was, and how steep it was there."""
 
 from __future__ import annotations
 
@@ -51,6 +51,29 @@ class Walk(Part):
     def _gradient(self, view: View) -> Tensor:
         gradient = view.full_grad(view.x)
         return gradient + self.decay * view.x if self.decay else gradient
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stride(Part):
+    """Uploads the models around every epoch of training as the run trains, ``[L + 1, P]``.
+
+    The client half of FedAgg's probe under ``scale: step``, for engines that stack clients; one
+    client alone answers ``ControlledRate.stride``, and the two agree.
+
+    Deviations: none from the probe; what the probe departs from stands with ``ControlledRate``'s
+    kinds.
+    """
+
+    reduction: ClassVar[Reduction] = Reduction.STACK
+
+    def scratch(self, view: View) -> Tree:
+        return _placed(view.x.new_zeros(view.epochs + 1, view.x.numel()), 0, view.received)
+
+    def after_epoch(self, view: View) -> tuple[Tensor, Tree]:
+        return view.x, _placed(view.scratch, view.epoch + 1, view.x)
+
+    def upload(self, view: View, delta: Tensor, work: Work) -> tuple[Tensor, Tree]:
+        return delta, view.scratch
 
 
 def _placed(rows: Tensor, place: int, row: Tensor) -> Tensor:

@@ -28,6 +28,7 @@ class Snapshot:
     memories: dict[tuple[int, int], Memories]
     payloads: dict[int, tuple[Tree, ...]]  # of this round's participants, in their order
     report: RoundReport
+    sent: tuple[Tree, ...] = ()  # what went down for every part
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,7 @@ def play(settings: Settings) -> History:
                 dict(federation.store.items()),
                 engine.payloads,
                 report,
+                engine.sent,
             )
         )
     return History(settings, tuple(rounds))

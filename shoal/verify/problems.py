@@ -11,9 +11,10 @@ from shoal.local import Program
 from shoal.method import Method
 from shoal.parts.local_sgd import Sgd
 from shoal.task import QuadraticTask
+from shoal.verify.reading import number, one_of, readable, refuse_odd_values
 from shoal.verify.recorder import Recorder
-from shoal.verify.registry import BUILDERS, Case, names_of
-from shoal.worlds.quadratic import Quadratics, Segment
+from shoal.verify.registry import BUILDERS, Case, Hyper, names_of
+from shoal.worlds.quadratic import Quadratics, Segment, batched
 
 
 def method_of(case: Case) -> Method:
@@ -23,13 +24,14 @@ def method_of(case: Case) -> Method:
     method = BUILDERS[first](hyper)
     for name in others:
         method = method | BUILDERS[name](hyper)
+    refuse_odd_values(method)
     return method | Method("recorder", (Recorder(),))
 
 
 def start_of(case: Case) -> tuple[float, ...]:
     """The initial model; the first one where there are several."""
     several = case["hyperparameters"].get("models_init")
-    return tuple(case["w0"] if "w0" in case else several[0])
+    return tuple(map(float, case["w0"] if "w0" in case else several[0]))
 
 
 def others_of(case: Case) -> tuple[tuple[float, ...], ...]:
@@ -40,6 +42,11 @@ def others_of(case: Case) -> tuple[tuple[float, ...], ...]:
 def world_of(case: Case) -> Quadratics:
     """The quadratics of every kind that is played."""
     problem, hyper, width = case["problem"], case["hyperparameters"], len(start_of(case))
+    if case["kind"] == "steps":
+        rounds = hyper["rounds_per_step"]
+        return Quadratics(tuple(segment(p, rounds, width) for p in problem["steps"]), "concept")
+    if case["kind"] == "batches":
+        return batches_of(problem, hyper["rounds"], width)
     rows = int(hyper.get("steps_per_epoch", 1))
     if case["kind"] == "tasks":
         rounds = hyper["rounds_per_task"]
@@ -54,9 +61,6 @@ def world_of(case: Case) -> Quadratics:
             segment(groups[g], hyper["T"], width, offsets[g]) for g in problem["session_group"]
         )
         return Quadratics(tuple(sessions), "members", rows)
-    if case["kind"] == "steps":
-        rounds = hyper["rounds_per_step"]
-        return Quadratics(tuple(segment(p, rounds, width) for p in problem["steps"]), "concept")
     if case["kind"] == "concepts":
         before, after = problem["concepts"]
         at = hyper["drift_at_round_index"]
@@ -65,23 +69,35 @@ def world_of(case: Case) -> Quadratics:
     return Quadratics((segment(problem, hyper["rounds"], width),), "members", rows)
 
 
-def segment(problem: dict[str, Any], rounds: int, width: int, offset: int = 0) -> Segment:
+def segment(problem: dict[str, Any], rounds: Any, width: int, offset: int = 0) -> Segment:
     """One quadratic for so many rounds; clients are numbered from ``offset``."""
-    a, b = (tuple(tuple(row) for row in problem[name]) for name in ("a", "b"))
-    n = tuple(problem["n"])
+    if not isinstance(rounds, int) or rounds < 1:
+        raise UserError(f"rounds must be a whole number from 1 on, not {rounds!r:.40}")
+    a, b = (tuple(tuple(map(float, row)) for row in problem[name]) for name in ("a", "b"))
+    n = tuple(map(float, problem["n"]))
     if not len(a) == len(b) == len(n) > 0 or any(len(row) != width for row in (*a, *b)):
         raise UserError(f"a, b and n must have one entry a client, a and b {width} numbers in each")
     return Segment(rounds, tuple(range(offset, offset + len(n))), a, b, n)
 
 
+def batches_of(problem: dict[str, Any], rounds: Any, width: int) -> Quadratics:
+    """Clients with mini-batches of their own; each of them is read as a client would be."""
+    own, n = [], problem["n"]
+    for client in problem["batches"]:
+        a, b = ([batch[name] for batch in client] for name in ("a", "b"))
+        read = segment({"a": a, "b": b, "n": [1.0] * len(a)}, rounds, width)
+        own.append(tuple(zip(read.a, read.b, strict=True)))
+    if len(own) != len(n):
+        raise UserError(
+            f"batches and n must have one entry per client, not {len(own)} and {len(n)}"
+        )
+    return batched(tuple(own), tuple(map(float, n)), rounds)
+
+
 def settings_of(case: Case) -> Settings:
     """Everything ``play_round`` needs; a case that cannot be read is the file's fault."""
-    try:
+    with readable():
         return _settings(case)
-    except KeyError as error:
-        raise UserError(f"{error.args[0]!r} is missing") from error
-    except (TypeError, ValueError, IndexError, AttributeError) as error:
-        raise UserError(f"cannot be read ({error})") from error
 
 
 def _settings(case: Case) -> Settings:
@@ -90,24 +106,39 @@ def _settings(case: Case) -> Settings:
     Except in time steps, where a client with data of several has a row for each.
     """
     hyper = case["hyperparameters"]
-    if "local_solver" in hyper:  # the method's own step: one of them, at no rate
-        hyper = {"K": 1, "eta": 1.0, **hyper}
     sizes = tuple((name, size) for name, size in case["problem"].get("layout", ()))
     sgd = Sgd(momentum=hyper.get("momentum", 0.0), weight_decay=hyper.get("weight_decay", 0.0))
     world = world_of(case)
-    steps = hyper.get("K")
-    epochs = hyper.get("E") or hyper.get("L") or (max(steps) if isinstance(steps, list) else steps)
-    rate = hyper["eta0"] if "eta0" in hyper else hyper["eta"]
+    epochs, steps = epochs_of(hyper, several=case["kind"] == "batches")
+    weights = one_of(hyper, "aggregation", "uniform", "samples") or hyper["aggregation"]
+    rate = 1.0
+    if "local_solver" not in hyper:
+        rate = number(hyper, "eta0" if "eta0" in hyper else "eta")
     return Settings(
         Program(method_of(case), QuadraticTask(start_of(case), sizes, others=others_of(case)), sgd),
         world,
         seed=0,
         rates=lambda moment: (rate,) * epochs,
         cohorts=cohorts_of(case.get("participation"), world),
-        uniform=hyper["aggregation"] == "uniform",
+        uniform=weights == "uniform",
         batch=None if case["kind"] == "steps" else 1,
-        steps=tuple(steps) if isinstance(steps, list) else None,
+        steps=steps,
+        shuffle=case["kind"] != "batches",
     )
+
+
+def epochs_of(hyper: Hyper, several: bool) -> tuple[int, int | tuple[int, ...] | None]:
+    """Local epochs, and at most so many steps; ``several``: an epoch has more than one of them."""
+    if "local_solver" in hyper:  # the method's own step: one of them, at no rate
+        return 1, None
+    given = [name for name in ("K", "E", "L") if name in hyper]
+    if len(given) != 1:
+        raise UserError(f"needs one of K, E and L, and has {' and '.join(given) or 'none'}")
+    length = hyper[given[0]]
+    if isinstance(length, list):
+        return max(length), tuple(length)
+    several = several or hyper.get("steps_per_epoch", 1) != 1
+    return int(length), int(length) if given == ["K"] and several else None
 
 
 def cohorts_of(

@@ -57,19 +57,22 @@ class Recorder(Part):
 
 
 class Watched:
-    """The loop engine, with a note of every client's payloads (rehearsed rounds left out)."""
+    """The loop engine, with a note of what went down, and of every client's payloads (rehearsed
+    rounds left out)."""
 
     name = "loop"
 
     def __init__(self) -> None:
         self.loop = Loop()
         self.payloads: dict[int, tuple[Tree, ...]] = {}
+        self.sent: tuple[Tree, ...] = ()
 
     def train(self, order: Order) -> Iterator[Results]:
         for results in self.loop.train(order):
             if order.round >= 0:
                 for row, client in enumerate(results.clients):
                     self.payloads[client] = tree.row(results.payloads, row)
+                self.sent = order.sent
             yield results
 
     def ask(self, order: Order, question: Callable[..., Tree], payload: Tree) -> list[Tree]:

@@ -15,6 +15,7 @@ from rich.table import Table
 from shoal.errors import UserError
 from shoal.verify import builders, runners
 from shoal.verify.compare import Comparison
+from shoal.verify.reading import read_case, read_file
 from shoal.verify.registry import BUILDERS, FORMULAS, RUNNERS, Case, names_of
 
 Status = Literal["ok", "deviates", "not run"]
@@ -55,7 +56,9 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        return 1 if self.having("deviates") else 0
+        """0 if some case passed and none deviates; cases that were not run fail nothing, but a file
+        of which nothing could be run has shown nothing."""
+        return 1 if self.having("deviates") or not self.having("ok") else 0
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON; ``passed`` is what the exit code says."""
@@ -74,71 +77,53 @@ class Report:
 # ---- running -------------------------------------------------------------------------------------
 def verify_file(path: Path) -> Report:
     """Plays every case of the file in float64 on the loop engine and compares the whole of it."""
-    cases, tolerance = read_cases(path)
-    return Report(str(path), tolerance, tuple(verify_case(case, tolerance) for case in cases))
+    cases, tolerance = read_file(path)
+    results = [verify_case(case, tolerance, index) for index, case in enumerate(cases)]
+    return Report(str(path), tolerance, tuple(results))
 
 
-def verify_case(case: Case, tolerance: float) -> CaseResult:
-    names = (case["id"], case["method"], case["kind"])
-    reason = why_not(case)
-    if reason:
-        return CaseResult(*names, "not run", problems=(reason,))
+def verify_case(case: Any, tolerance: float, index: int = 0) -> CaseResult:
+    """One case; what cannot be read, or asks for what nobody knows, is not run and says so."""
+    names = _names(case, index)
     try:
-        found = RUNNERS[case["kind"]](case)
+        reading = read_case(case)
+        refuse_unknown(reading)
+        found = RUNNERS[reading["kind"]](reading)
     except UserError as error:
-        raise UserError(f"case {case['id']!r}: {error}") from error
+        return CaseResult(*names, "not run", problems=(str(error),))
     except Exception as error:  # a method that breaks down is a finding about that case
         problem = f"breaks down with {type(error).__name__}: {error}"
         return CaseResult(*names, "deviates", problems=(problem,))
+    if unread := reading.unread():  # it was played as if they were not there
+        return CaseResult(*names, "not run", problems=(f"unknown: {', '.join(unread)}",))
     check = Comparison(tolerance)
     if "expected_global" in case:
         check.compare({"global": case["expected_global"]}, {"global": found.models})
     check.compare(case.get("expected_extra") or {}, found.extra or {})
+    if not check.values and not check.problems:
+        return CaseResult(*names, "not run", problems=("expects no figure",))
     status: Status = "deviates" if check.problems else "ok"
     return CaseResult(*names, status, check.values, check.worst, tuple(check.problems))
 
 
-def why_not(case: Case) -> str | None:
-    """Why a case cannot be run yet; None if it can."""
+def _names(case: Any, index: int) -> tuple[str, str, str]:
+    """Id, method and kind as far as they can be read."""
+    given = case if isinstance(case, dict) else {}
+    words = [given.get(key) for key in ("id", "method", "kind")]
+    name, method, kind = (word if isinstance(word, str) else "" for word in words)
+    return name or f"case {index}", method, kind
+
+
+def refuse_unknown(case: Case) -> None:
+    """One sentence if nobody has written the case's kind or method yet."""
     kind, names = case["kind"], names_of(case)
     if kind not in RUNNERS:
-        return f"cases of kind {kind!r} have no runner yet"
+        raise UserError(f"cases of kind {kind!r} have no runner yet")
     if kind == "formula":
-        return None if names[0] in FORMULAS else f"{names[0]} has no formula yet"
-    missing = [name for name in names if name not in BUILDERS]
-    return f"{' and '.join(missing)} is not in the catalog yet" if missing else None
-
-
-# ---- reading -------------------------------------------------------------------------------------
-def read_cases(path: Path) -> tuple[list[Case], float]:
-    """The cases of a file and its tolerance; a broken file is one sentence."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from error
-    except ValueError as error:
-        raise UserError(f"{path}: is not JSON ({error})") from error
-    cases = content.get("cases") if isinstance(content, dict) else None
-    if not isinstance(cases, list) or not cases:
-        raise UserError(f"{path}: has no list of worked examples under 'cases'")
-    tolerance = content.get("tolerance", 1e-9)
-    if isinstance(tolerance, bool) or not isinstance(tolerance, int | float) or tolerance < 0:
-        raise UserError(f"{path}: 'tolerance' must be a number such as 1e-9, not {tolerance!r}")
-    for index, case in enumerate(cases):
-        _check_case(path, index, case)
-    return cases, float(tolerance)
-
-
-def _check_case(path: Path, index: int, case: Any) -> None:
-    needed = {"id": str, "kind": str, "method": str, "problem": dict, "hyperparameters": dict}
-    words = {str: "text", dict: "a map"}
-    if not isinstance(case, dict):
-        raise UserError(f"{path}: case {index} must be a map, not {case!r:.40}")
-    for key, kind in needed.items():
-        if not isinstance(case.get(key), kind):
-            raise UserError(f"{path}: case {index} needs {key!r} ({words[kind]})")
-    if not case.get("expected_global") and not case.get("expected_extra"):
-        raise UserError(f"{path}: case {case['id']!r} expects nothing, so it would check nothing")
+        if len(names) > 1 or names[0] not in FORMULAS:
+            raise UserError(f"{case['method']} has no formula yet")
+    elif missing := [name for name in names if name not in BUILDERS]:
+        raise UserError(f"{' and '.join(missing)} is not in the catalog yet")
 
 
 # ---- showing -------------------------------------------------------------------------------------
@@ -154,9 +139,10 @@ def render(report: Report, *, as_json: bool = False, console: Console | None = N
     for case in report.having("deviates"):
         _show_problems(console, case)
     _show_not_run(console, report.having("not run"))
-    counts = [f"{len(report.having(s))} {s}" for s in ("ok", "deviates", "not run")]
+    passed, deviating, left = (len(report.having(s)) for s in ("ok", "deviates", "not run"))
     console.print(
-        f"{', '.join(counts)}; worst deviation {report.worst:.1e}, tolerance {report.tolerance:.0e}"
+        f"{passed} of {len(report.cases)} passed, {deviating} deviate, {left} not run; "
+        f"worst deviation {report.worst:.1e}, tolerance {report.tolerance:.0e}"
     )
 
 

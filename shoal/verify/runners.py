@@ -10,6 +10,7 @@ from typing import Any
 from shoal.errors import UserError
 from shoal.verify.history import History, play
 from shoal.verify.problems import settings_of
+from shoal.verify.reading import readable
 from shoal.verify.recorder import Recorder
 from shoal.verify.registry import EXTRAS, FORMULAS, Case, Found, Values, names_of, runner
 
@@ -19,6 +20,12 @@ def rounds(case: Case) -> Found:
     """Federated rounds on one set of clients."""
     history = play(settings_of(case))
     return Found(history.models, collected(case, history))
+
+
+@runner("batches")
+def batches(case: Case) -> Found:
+    """As ``rounds``, with mini-batches: an epoch is one pass over them, in their order."""
+    return rounds(case)
 
 
 @runner("tasks")
@@ -48,7 +55,8 @@ def sessions(case: Case) -> Found:
 @runner("formula")
 def formulas(case: Case) -> Found:
     """What the method's section defines, on the given inputs."""
-    found = FORMULAS[names_of(case)[0]](case["problem"], case["hyperparameters"])
+    with readable():
+        found = FORMULAS[names_of(case)[0]](case["problem"], case["hyperparameters"])
     return Found(None, found)
 
 

@@ -103,6 +103,38 @@ class Quadratics:
         }
 
 
+Batches = tuple[tuple[tuple[tuple[float, ...], tuple[float, ...]], ...], ...]
+
+
+@dataclass(frozen=True)
+class BatchedQuadratics(Quadratics):
+    """One segment whose clients have mini-batches of their own: pairs ``(a, b)`` of one quadratic
+    each, by client and batch. A client's loss is their mean, and its rows are its batches."""
+
+    batches: Batches = ()
+
+    @property
+    def pad(self) -> int:
+        sizes = {len(own) for own in self.batches}
+        return 0 if len(sizes) == 1 else max(sizes)
+
+    def _data(self, client: int, segment: Segment) -> ClientData:
+        k = segment.members.index(client)
+        a, b = (torch.tensor(rows, dtype=self.dtype) for rows in zip(*self.batches[k], strict=True))
+        return ClientData(Pool(a, b), torch.arange(len(a)), b, segment.n[k])
+
+
+def batched(batches: Batches, n: Sequence[float], rounds: int) -> BatchedQuadratics:
+    """Clients with these mini-batches, numbered from 0."""
+    a, b = [], []
+    for own in batches:  # the mean of quadratics is one, but for a constant
+        slopes, centres = (torch.tensor(rows).double() for rows in zip(*own, strict=True))
+        total = slopes.sum(0)
+        a.append((total / len(own)).tolist())
+        b.append(((slopes * centres).sum(0) / total.where(total != 0, 1.0)).tolist())
+    return BatchedQuadratics((still(a, b, n, rounds),), batches=batches)
+
+
 def still(
     a: Sequence[Sequence[float]], b: Sequence[Sequence[float]], n: Sequence[float], rounds: int
 ) -> Segment:

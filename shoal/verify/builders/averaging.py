@@ -9,6 +9,7 @@ from shoal.method import Method
 from shoal.parts.control_variate import ControlVariate
 from shoal.parts.server_opt import ServerAdaptive, ServerMomentum
 from shoal.verify.history import History
+from shoal.verify.reading import one_of
 from shoal.verify.registry import Hyper, Values, builder, extras, pick
 
 
@@ -69,6 +70,7 @@ def moments(history: History) -> dict[str, Values]:
 
 
 def _adaptive(hyper: Hyper) -> dict[str, Any]:
+    one_of(hyper, "bias_correction", False)
     v_init = hyper.get("v_init", "tau**2")
     settings = pick(hyper, "eta_g", "beta1", "beta2", "tau")
     return {**settings, "v_init": None if v_init == "tau**2" else v_init}

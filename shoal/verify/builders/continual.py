@@ -13,7 +13,7 @@ from shoal.parts.match import matched, migration_weights
 from shoal.parts.replay import best, scores
 from shoal.parts.two_teachers import soft_cross_entropy_rows, taught
 from shoal.task import cross_entropy_rows
-from shoal.verify.registry import Hyper, Values, formula
+from shoal.verify.registry import Hyper, Values, formula, pick
 
 
 def _tensor(values: Any) -> Tensor:
@@ -44,6 +44,7 @@ def two_teachers(problem: dict[str, Any], hyper: Hyper) -> dict[str, Values]:
 
 @formula("MFCL")
 def generator_terms(problem: dict[str, Any], hyper: Hyper) -> dict[str, Values]:
+    pick(hyper, "w_div", "w_BN", "w_pr")  # weights of the sum; the file lists its terms
     logits = _tensor(problem["logits"])
     running, batch = (
         [_tensor(problem[name][key]) for key in ("mean", "variance")]

@@ -10,9 +10,10 @@ from shoal import catalog
 from shoal.method import Method
 from shoal.parts.drift_aware import DriftAware
 from shoal.parts.mean_field import control_rates
-from shoal.parts.rates import AggregatedGradientRate
+from shoal.parts.rates import ControlledRate
 from shoal.parts.session import SessionStart
 from shoal.verify.history import History
+from shoal.verify.reading import number, one_of
 from shoal.verify.recorder import Recorder
 from shoal.verify.registry import Hyper, Values, builder, extras, formula, pick
 
@@ -64,8 +65,11 @@ def starts(history: History) -> dict[str, Values]:
 # ---- FLASH ---------------------------------------------------------------------------------------
 @builder("FLASH")
 def flash(hyper: Hyper) -> Method:
-    names = ("gamma", "eta_g", "beta1", "beta2", "tau", "guard", "l0")
-    return catalog.flash(**pick(hyper, *names))
+    names = ("gamma", "eta_g", "beta1", "beta2", "tau", "guard", "l0", "base", "disparity")
+    settings = pick(hyper, *names, "v_init")
+    if settings.get("v_init") == "tau**2":
+        settings["v_init"] = number(hyper, "tau") ** 2
+    return catalog.flash(**settings)
 
 
 @extras("FLASH")
@@ -73,7 +77,8 @@ def drifts(history: History) -> dict[str, Values]:
     own, seen = history.states(DriftAware), history.states(Recorder)
     rows = []
     for snapshot, state, looked in zip(history.rounds, own, seen, strict=True):
-        row: dict[str, Values] = {name: value.tolist() for name, value in state._asdict().items()}
+        kept = ((name, value) for name, value in state._asdict().items() if name != "rounds")
+        row: dict[str, Values] = {name: value.tolist() for name, value in kept}
         rows.append(row | {"epochs": list(snapshot.report.epochs), "Delta": looked.delta.tolist()})
     return {"per_round": rows}
 
@@ -81,33 +86,39 @@ def drifts(history: History) -> dict[str, Values]:
 # ---- SPECIAL, SPECIAL-C --------------------------------------------------------------------------
 @builder("SPECIAL")
 def special(hyper: Hyper) -> Method:
+    one_of(hyper, "gamma_G", "1/i")
     return catalog.special(lam=hyper["lambda"])
 
 
 @builder("SPECIAL-C")
 def special_c(hyper: Hyper) -> Method:
+    one_of(hyper, "gamma_G", "1/i")
     return catalog.special_c(lam=hyper["lambda"], **pick(hyper, every="prox_every"))
 
 
 # ---- FedAgg --------------------------------------------------------------------------------------
 @builder("FedAgg")
 def fedagg(hyper: Hyper) -> Method:
-    return catalog.fedagg(**pick(hyper, "alpha", "feedback", "eta_min", "eta_max", epochs="L"))
+    names = ("alpha", "feedback", "eta_min", "eta_max", "probe_passes", "direction", "phi")
+    return catalog.fedagg(**pick(hyper, *names, epochs="L"), scale=hyper.get("scale", "epoch"))
 
 
 @extras("FedAgg")
 def rates(history: History) -> dict[str, Values]:
-    states, sent = history.states(AggregatedGradientRate), history.payloads(AggregatedGradientRate)
+    """The terms that the round's rates came from, and the rates."""
+    own, sent = history.index(ControlledRate), history.payloads(ControlledRate)
     rows = []
-    for state, chosen in zip(states, sent, strict=True):
-        row: dict[str, Values] = {"phi1": state.phi1.tolist(), "phi2": state.phi2.tolist()}
-        row["eta_raw"] = {client: raw.tolist() for client, (raw, _) in chosen.items()}
-        row["eta"] = {client: used.tolist() for client, (_, used) in chosen.items()}
+    for snapshot, chosen in zip(history.rounds, sent, strict=True):
+        phi1, phi2 = snapshot.sent[own]
+        row: dict[str, Values] = {"phi1": phi1.tolist(), "phi2": phi2.tolist()}
+        row["eta_raw"] = {client: raw.tolist() for client, (raw, *_) in chosen.items()}
+        row["eta"] = {client: used.tolist() for client, (_, used, *_) in chosen.items()}
         rows.append(row)
     return {"per_round": rows}
 
 
 @formula("FedAgg")
 def solved(problem: dict[str, Any], hyper: Hyper) -> dict[str, Values]:
+    one_of(hyper, "L", len(problem["phi1"]))
     phi1, phi2, w = (torch.tensor(problem[k], dtype=torch.float64) for k in ("phi1", "phi2", "w"))
     return {"eta_raw": control_rates(phi1, phi2, w, hyper["alpha"]).tolist()}

@@ -21,6 +21,7 @@ from shoal.parts.normalized import NormalizedProgress
 from shoal.task import cross_entropy_rows
 from shoal.tree import Tree
 from shoal.verify.history import History
+from shoal.verify.reading import one_of
 from shoal.verify.registry import Hyper, Values, builder, extras, formula, pick
 from shoal.view import GradFn, View
 
@@ -58,7 +59,7 @@ class ExactArgmin(Part):
 @builder("FedDyn")
 def feddyn(hyper: Hyper) -> Method:
     method = catalog.feddyn(**pick(hyper, "alpha"), serve="mean")
-    if hyper.get("local_solver") == "exact argmin":
+    if one_of(hyper, "local_solver", "exact argmin"):
         method = method | Method("exact", (ExactArgmin(),))
     return method
 
@@ -133,7 +134,7 @@ def contrast(problem: dict[str, Any], hyper: Hyper) -> dict[str, Values]:
 def distilled(problem: dict[str, Any], hyper: Hyper) -> dict[str, Values]:
     student = _row(problem["student_logits"]).requires_grad_(True)
     label = torch.tensor([problem["label"]])
-    if hyper["mode"] == "glfc":
+    if one_of(hyper, "mode", "softmax", "glfc") == "glfc":
         return _relation(student.detach(), label, problem, hyper)
     ce = cross_entropy_rows(student, label).mean()
     kl = divergence_rows(_row(problem["teacher_logits"]), student).mean()

@@ -18,6 +18,7 @@ from shoal.parts.private import PrivateModel
 from shoal.parts.prototypes import Header, trained_header
 from shoal.task import ModuleTask
 from shoal.verify.history import History, play
+from shoal.verify.reading import one_of
 from shoal.verify.registry import Hyper, Values, builder, extras, formula, pick
 from shoal.worlds.quadratic import Quadratics, still
 
@@ -25,6 +26,7 @@ from shoal.worlds.quadratic import Quadratics, still
 # ---- APFL, Ditto, Local-only ---------------------------------------------------------------------
 @builder("APFL")
 def apfl(hyper: Hyper) -> Method:
+    one_of(hyper, "v_init", "w0")
     return catalog.apfl(**pick(hyper, "alpha", "adaptive", alpha_rate="alpha_lr"))
 
 
@@ -37,6 +39,7 @@ def mixtures(history: History) -> dict[str, Values]:
 
 @builder("Ditto")
 def ditto(hyper: Hyper) -> Method:
+    one_of(hyper, "v_init", "w0")
     return catalog.ditto(lam=hyper["lambda"])
 
 
@@ -88,6 +91,7 @@ def half_square(values: Tensor, wanted: Tensor) -> Tensor:
 @formula("FedBABU")
 def bodies(problem: dict[str, Any], hyper: Hyper) -> dict[str, Values]:
     """Rounds of ``0.5 (h u - y_i)^2``: a client of the quadratic world is its ``b``."""
+    one_of(hyper, "head_lr", 0.0, 0)
     wanted = [[y] for y in problem["y"]]
     world = Quadratics((still(wanted, wanted, [1.0] * len(wanted), hyper["rounds"]),))
     task = ModuleTask(
