@@ -16,7 +16,6 @@ CASES = {case["id"]: case for case in FILE["cases"]}
 WAITING = {
     "dynamic_init_buffers",
     "dynamic_init_buffers_two_pilots_latest",
-    "feddrift_equal_blocks",
     "special_growing_head",
     "special_c_growing_head",
     "divergence_fedinit_update",
