@@ -134,6 +134,7 @@ def blank_view(
         rate=rate,
         seed=settings.seed,
         truth=settings.truth,
+        classes=moment.classes,
         **more,
     )
 

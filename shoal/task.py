@@ -153,6 +153,27 @@ class ModuleTask:
             logits, features, self.stats_layout.flatten(given) if stats.numel() else stats
         )
 
+    @cached_property
+    def class_rows(self) -> Tensor | None:
+        """The class whose row of the head each number of the vector belongs to, else -1.
+
+        The head is the last linear layer with one output per class; None if there is none.
+        """
+        heads = [
+            name
+            for name, layer in self.module.named_modules()
+            if isinstance(layer, nn.Linear) and layer.out_features == self.classes
+        ]
+        if not heads or f"{heads[-1]}.weight".lstrip(".") not in self.layout.slices:
+            return None
+        owner = torch.full((self.layout.size,), -1)
+        for name in ("weight", "bias"):
+            where = self.layout.slices.get(f"{heads[-1]}.{name}".lstrip("."))
+            if where is not None:
+                classes = torch.arange(self.classes or 0)
+                owner[where] = classes.repeat_interleave((where.stop - where.start) // len(classes))
+        return owner
+
     def row_losses(self, outputs: Outputs, batch: Batch) -> Tensor:
         return self.rows(outputs.logits, batch.y)
 
@@ -197,7 +218,10 @@ class QuadraticTask:
 
     Float64 and exact gradients: every method that needs no features or classes can be checked on
     it by hand. ``sizes`` names the tensors inside ``w`` where a method looks at them; ``others``
-    are the starts that seeds 1, 2, ... give, where a method begins with several models.
+    are the starts that seeds 1, 2, ... give, where a method begins with several models; ``head``
+    lists the coordinates of each class's row. With ``buffers`` (names and sizes) a row of data is
+    ``(a_i and s_i, b_i)``, and a step in training moves them: ``r <- (1 - momentum) r + momentum
+    s_i``.
     """
 
     start: tuple[float, ...]
@@ -206,6 +230,10 @@ class QuadraticTask:
     classes: int | None = None
     stackable: bool = True
     others: tuple[tuple[float, ...], ...] = ()
+    head: tuple[tuple[int, ...], ...] = ()
+    buffers: tuple[tuple[str, int], ...] = ()
+    buffers_start: tuple[float, ...] = ()
+    momentum: float = 0.0
 
     @property
     def layout(self) -> Layout:
@@ -214,19 +242,33 @@ class QuadraticTask:
 
     @property
     def stats_layout(self) -> Layout:
-        return Layout((), ())
+        return Layout(tuple(n for n, _ in self.buffers), tuple((s,) for _, s in self.buffers))
+
+    @property
+    def class_rows(self) -> Tensor | None:
+        """As of a network: the class whose row each coordinate belongs to, else -1."""
+        if not self.head:
+            return None
+        owner = torch.full((len(self.start),), -1)
+        for number, row in enumerate(self.head):
+            owner[list(row)] = number
+        return owner
 
     def initial(self, seed: int) -> Model:
         starts = (self.start, *self.others)
         theta = torch.tensor(starts[seed % len(starts)], dtype=self.dtype)
-        return Model(theta, torch.zeros(0, dtype=self.dtype))
+        return Model(theta, torch.tensor(self.buffers_start, dtype=self.dtype))
 
     def forward(self, theta: Tensor, batch: Batch, stats: Tensor, train: bool) -> Outputs:
         values = theta.expand(batch.x.shape[0], -1)
+        if self.buffers and train:
+            seen = batch.x[:, len(self.start) :].mean(0)
+            stats = (1.0 - self.momentum) * stats + self.momentum * seen
         return Outputs(values, values, stats)
 
     def row_losses(self, outputs: Outputs, batch: Batch) -> Tensor:
-        return 0.5 * (batch.x * (outputs.logits - batch.y).square()).sum(-1)
+        curvature = batch.x[..., : len(self.start)] if self.buffers else batch.x
+        return 0.5 * (curvature * (outputs.logits - batch.y).square()).sum(-1)
 
     def export(self, model: Model) -> dict[str, Tensor]:
         return {k: v.clone() for k, v in self.layout.unflatten(model.theta).items()}

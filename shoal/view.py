@@ -209,6 +209,7 @@ class ServerView:
     seed: int = 0  # of the run, for what a part draws on the server
     truth: Drifting | None = None  # what only an oracle knows; None where nothing drifts
     initial_stats: Tensor | None = None  # the running statistics beside ``initial``
+    classes: tuple[int, ...] | None = None  # that the world says this stage brings; None: all
 
     @property
     def theta(self) -> Tensor:
