@@ -6,8 +6,9 @@ import math
 
 from shoal import tree
 from shoal.engines.base import Order, Results
-from shoal.federation import Federation, Settings, filling
+from shoal.federation import Federation, Settings, filling, part_view
 from shoal.tree import Tree
+from shoal.worlds.base import Moment
 
 
 def bytes_up(settings: Settings, results: Results) -> int:
@@ -29,6 +30,16 @@ def bytes_down(federation: Federation, settings: Settings, order: Order) -> int:
         new = [m.client for m in order.members if federation.paid.get(m.client) != order.stage]
         federation.paid.update({client: order.stage for client in new})
         total += once * len(new)
+    return total
+
+
+def once_bytes(federation: Federation, settings: Settings, moment: Moment) -> int:
+    """Bytes of the payloads that a client is sent once per stage, and so must keep."""
+    total = 0
+    for i, part in filling(settings, "broadcast"):
+        if part.payload_once == "stage":
+            view = part_view(federation, settings, moment, 0, i)
+            total += tree.nbytes(part.broadcast(view, view.theta).payload)
     return total
 
 

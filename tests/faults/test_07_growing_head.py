@@ -134,3 +134,10 @@ def test_a_head_that_is_not_found_is_refused() -> None:
     with pytest.raises(UserError, match="head was not found.*new_rows: anchored"):
         run("special", LATER, net="headless_for_test")
     run({"special": {"new_rows": "anchored"}}, LATER, net="headless_for_test")
+
+
+def test_special_c_keeps_the_last_tasks_model_and_that_is_counted() -> None:
+    domains = {"name": "domains", "domains": ["plain", "inverted"]}
+    kept = {name: run(name, domains).summary["cost"] for name in ("special", "special_c")}
+    assert kept["special"]["client"] == 0.0
+    assert kept["special_c"]["client"] == pytest.approx(1.0, abs=0.01)  # with the working copy, 2x
