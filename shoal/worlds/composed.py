@@ -130,7 +130,8 @@ class Composed:
         concept = self.concepts.concept(client, round)
         if self.classes is None or self.pool.y.dim() != 1:
             return rows, concept, ()
-        held = self.pool.y.index_select(0, self.train(client, round).rows).unique()
+        mine = self.pool.y.index_select(0, self.train(client, round).rows)
+        held = mine.new_tensor(sorted(set(mine.tolist())))
         return rows, 0, tuple(self.concepts.relabel(held, concept).tolist())
 
     def under(self, client: int, concept: int, round: int) -> ClientData:
