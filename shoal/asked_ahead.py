@@ -15,6 +15,7 @@ from torch import Tensor
 from shoal import tree
 from shoal.reach import Reach
 from shoal.tree import Tree
+from shoal.types import Model
 
 
 class _Asked(NamedTuple):
@@ -46,8 +47,8 @@ class AskedAhead:
             self._last[:] = [last]
         return [last.answers[member] for member in members]
 
-    def rehearse(self, theta: Tensor, rounds: int, rate: float) -> Tensor:
-        return self.reach.rehearse(theta, rounds, rate)
+    def rehearse(self, start: Tensor | Model, rounds: int, rate: float) -> Tensor:
+        return self.reach.rehearse(start, rounds, rate)
 
     def remembered(self, members: Sequence[int]) -> list[int]:
         return self.reach.remembered(members)

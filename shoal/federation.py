@@ -78,11 +78,15 @@ class Federation:
         models = [initial]
         bank = settings.method.only("init_bank")
         if bank is not None:
-            view = blank_view(settings, initial, initial.theta, moment, rate)
+            view = blank_view(
+                settings, initial, initial.theta, moment, rate, initial_stats=initial.stats
+            )
             models = list(bank.init_bank(view, settings.seed))
         federation = cls(initial, models, [])
         for model in models:
-            view = blank_view(settings, model, initial.theta, moment, rate)
+            view = blank_view(
+                settings, model, initial.theta, moment, rate, initial_stats=initial.stats
+            )
             federation.servers.append(tuple(p.server_state(view) for p in settings.method.parts))
         return federation
 
@@ -93,7 +97,8 @@ class Federation:
         for k, model in enumerate(models):
             if k < len(self.models) and model is self.models[k]:
                 continue
-            view = blank_view(settings, model, self.initial.theta, moment, rate)
+            first = self.initial
+            view = blank_view(settings, model, first.theta, moment, rate, initial_stats=first.stats)
             fresh = tuple(p.server_state(view) for p in settings.method.parts)
             self.models[k : k + 1], self.servers[k : k + 1] = [model], [fresh]
             self.store.forget_model(k)
@@ -140,6 +145,7 @@ def blank_view(
         rate=rate,
         seed=settings.seed,
         truth=settings.truth,
+        classes=moment.classes,
         **more,
     )
 
@@ -164,6 +170,7 @@ def part_view(
         cohort=tuple(cohort),
         verbs=verbs,
         models=tuple(federation.models),
+        initial_stats=federation.initial.stats,
     )
 
 

@@ -21,6 +21,7 @@ from shoal.local_scores import as_trained, local_scores
 from shoal.metrics.named import metric
 from shoal.round import ClientReport, RoundReport, play_round
 from shoal.scores import scored, train_accuracy
+from shoal.wire import once_bytes
 from shoal.worlds.base import Moment
 
 Record = dict[str, Any]
@@ -164,10 +165,15 @@ class Player:
         return {"local": found}
 
     def _stored(self) -> dict[str, int]:
-        """Bytes that clients and the server's parts keep between rounds."""
+        """Bytes that clients and the server's parts keep between rounds; what goes down once per
+        stage (SPECIAL-C's last task's model) is kept by whoever it was sent to."""
+        federation, once = self.federation, 0
+        if federation.paid:
+            last = self.plan.world.at(max(0, federation.round - 1))
+            once = once_bytes(federation, self.settings, last)
         return {
-            "clients": len(self.federation.store.clients()),
-            "client_bytes": self.federation.store.nbytes(),
+            "clients": len({*federation.store.clients(), *federation.paid}),
+            "client_bytes": federation.store.nbytes() + once * len(federation.paid),
             "server_bytes": sum(tree.nbytes(s) for s in self.federation.servers),
         }
 

@@ -56,14 +56,17 @@ class Reach:
             self.spent.asked(self.settings, order, question, payload, models, answers)
         return answers
 
-    def rehearse(self, theta: Tensor, rounds: int, rate: float) -> Tensor:
+    def rehearse(self, start: Tensor | Model, rounds: int, rate: float) -> Tensor:
         from shoal.round import play_round  # a rehearsal is rounds within a round
 
         epochs = len(self.settings.rates(self.moment))
         settings = replace(
             self.settings, rates=lambda moment: (rate,) * epochs, participation=1.0, cohorts=None
         )
-        model = Model(theta, self.federation.models[self.model].stats)
+        if isinstance(start, Model):
+            model = start
+        else:
+            model = Model(start, self.federation.models[self.model].stats)
         moment = replace(self.moment, session=0, stage=0, shift=None)
         trial = Federation.fresh(settings, model, moment, rate)
         for index in range(rounds):

@@ -63,7 +63,9 @@ class ModuleTask:
 
     A module that returns a pair is read as ``(logits, features)``; otherwise the features are the
     logits. Dropout is not drawn inside the module (it would differ between engines). Running
-    statistics of batch normalisation are part of the model; counters of batches are not kept.
+    statistics of batch normalisation and every other floating buffer are part of the model;
+    counters of batches are not kept. Buffers of whole numbers are constants: a module that moves
+    one in training is refused.
     """
 
     build: Callable[[], nn.Module]
@@ -72,6 +74,8 @@ class ModuleTask:
     dtype: torch.dtype = torch.float32
     module: nn.Module = field(init=False, repr=False, compare=False)
     plain: dict[str, Tensor] = field(init=False, repr=False, compare=False)
+    unsaved: dict[str, Tensor] = field(init=False, repr=False, compare=False)  # not in ``plain``
+    counters: tuple[str, ...] = field(init=False)  # buffers of whole numbers
     layout: Layout = field(init=False)
     stats_layout: Layout = field(init=False)
     stackable: bool = field(init=False)
@@ -88,7 +92,10 @@ class ModuleTask:
         store("normalises", purify(module))
         store("module", module)
         store("layout", Layout.of(dict(module.named_parameters())))
-        store("stats_layout", Layout.of(_floating_buffers(module)))
+        floating = _floating_buffers(module)
+        store("stats_layout", Layout.of(floating))
+        store("unsaved", {k: v for k, v in floating.items() if k not in self.plain})
+        store("counters", tuple(k for k, _ in module.named_buffers() if k not in floating))
         convolutions = any(isinstance(m, nn.Conv1d | nn.Conv2d | nn.LSTM) for m in module.modules())
         store("stackable", not (convolutions or getattr(module, "one_by_one", False)))
         store("looked_up", getattr(module, "looked_up", None))
@@ -104,7 +111,7 @@ class ModuleTask:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             module = self.build().to(self.dtype)
-        return self.pack(dict(module.state_dict()))
+        return self.pack({**dict(module.named_buffers()), **module.state_dict()})
 
     def resized(self, layout: Layout) -> ModuleTask:
         """The same network over tensors of other sizes, for one client at a time."""
@@ -115,7 +122,11 @@ class ModuleTask:
         return other
 
     def pack(self, tensors: Mapping[str, Tensor]) -> Model:
-        """A model from tensors by parameter name (a state dict)."""
+        """A model from tensors by parameter name (a state dict).
+
+        A buffer that the module does not save has the value that it was built with.
+        """
+        tensors = {**self.unsaved, **tensors}
         return Model(
             self.layout.flatten(tensors).detach().to(self.dtype),
             self.stats_layout.flatten(tensors).detach().to(self.dtype),
@@ -123,15 +134,45 @@ class ModuleTask:
 
     def forward(self, theta: Tensor, batch: Batch, stats: Tensor, train: bool) -> Outputs:
         tensors = self.layout.unflatten(theta)
-        if not (self.normalises or self.stats_layout.names):
+        if not (self.normalises or self.stats_layout.names or self.counters):
             return Outputs(*_pair(functional_call(self.module, tensors, (batch.x,))), stats)
         given = tensors | {k: v.clone() for k, v in self.stats_layout.unflatten(stats).items()}
+        counters = {name: self.module.get_buffer(name).clone() for name in self.counters}
+        versions = {name: counter._version for name, counter in counters.items()}
+        given |= counters
         with over(self.module, batch.weight, train):
             logits, features = _pair(functional_call(self.module, given, (batch.x,)))
+        for name, counter in counters.items():
+            if given[name] is not counter or counter._version != versions[name]:
+                raise UserError(
+                    f"buffer {name!r} of the network holds whole numbers and changes in training, "
+                    f"which is not kept between rounds; make it floating, or leave it constant."
+                )
         # layers that move their statistics have put the new ones in the place of the old
         return Outputs(
             logits, features, self.stats_layout.flatten(given) if stats.numel() else stats
         )
+
+    @cached_property
+    def class_rows(self) -> Tensor | None:
+        """The class whose row of the head each number of the vector belongs to, else -1.
+
+        The head is the last linear layer with one output per class; None if there is none.
+        """
+        heads = [
+            name
+            for name, layer in self.module.named_modules()
+            if isinstance(layer, nn.Linear) and layer.out_features == self.classes
+        ]
+        if not heads or f"{heads[-1]}.weight".lstrip(".") not in self.layout.slices:
+            return None
+        owner = torch.full((self.layout.size,), -1)
+        for name in ("weight", "bias"):
+            where = self.layout.slices.get(f"{heads[-1]}.{name}".lstrip("."))
+            if where is not None:
+                classes = torch.arange(self.classes or 0)
+                owner[where] = classes.repeat_interleave((where.stop - where.start) // len(classes))
+        return owner
 
     def row_losses(self, outputs: Outputs, batch: Batch) -> Tensor:
         return self.rows(outputs.logits, batch.y)
@@ -177,7 +218,10 @@ class QuadraticTask:
 
     Float64 and exact gradients: every method that needs no features or classes can be checked on
     it by hand. ``sizes`` names the tensors inside ``w`` where a method looks at them; ``others``
-    are the starts that seeds 1, 2, ... give, where a method begins with several models.
+    are the starts that seeds 1, 2, ... give, where a method begins with several models; ``head``
+    lists the coordinates of each class's row. With ``buffers`` (names and sizes) a row of data is
+    ``(a_i and s_i, b_i)``, and a step in training moves them: ``r <- (1 - momentum) r + momentum
+    s_i``.
     """
 
     start: tuple[float, ...]
@@ -186,6 +230,10 @@ class QuadraticTask:
     classes: int | None = None
     stackable: bool = True
     others: tuple[tuple[float, ...], ...] = ()
+    head: tuple[tuple[int, ...], ...] = ()
+    buffers: tuple[tuple[str, int], ...] = ()
+    buffers_start: tuple[float, ...] = ()
+    momentum: float = 0.0
 
     @property
     def layout(self) -> Layout:
@@ -194,19 +242,33 @@ class QuadraticTask:
 
     @property
     def stats_layout(self) -> Layout:
-        return Layout((), ())
+        return Layout(tuple(n for n, _ in self.buffers), tuple((s,) for _, s in self.buffers))
+
+    @property
+    def class_rows(self) -> Tensor | None:
+        """As of a network: the class whose row each coordinate belongs to, else -1."""
+        if not self.head:
+            return None
+        owner = torch.full((len(self.start),), -1)
+        for number, row in enumerate(self.head):
+            owner[list(row)] = number
+        return owner
 
     def initial(self, seed: int) -> Model:
         starts = (self.start, *self.others)
         theta = torch.tensor(starts[seed % len(starts)], dtype=self.dtype)
-        return Model(theta, torch.zeros(0, dtype=self.dtype))
+        return Model(theta, torch.tensor(self.buffers_start, dtype=self.dtype))
 
     def forward(self, theta: Tensor, batch: Batch, stats: Tensor, train: bool) -> Outputs:
         values = theta.expand(batch.x.shape[0], -1)
+        if self.buffers and train:
+            seen = batch.x[:, len(self.start) :].mean(0)
+            stats = (1.0 - self.momentum) * stats + self.momentum * seen
         return Outputs(values, values, stats)
 
     def row_losses(self, outputs: Outputs, batch: Batch) -> Tensor:
-        return 0.5 * (batch.x * (outputs.logits - batch.y).square()).sum(-1)
+        curvature = batch.x[..., : len(self.start)] if self.buffers else batch.x
+        return 0.5 * (curvature * (outputs.logits - batch.y).square()).sum(-1)
 
     def export(self, model: Model) -> dict[str, Tensor]:
         return {k: v.clone() for k, v in self.layout.unflatten(model.theta).items()}

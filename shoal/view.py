@@ -174,8 +174,11 @@ class Verbs(Protocol):
         """Put a question (a method of the part) to members; answers in their order."""
         ...
 
-    def rehearse(self, theta: Tensor, rounds: int, rate: float) -> Tensor:
-        """Rounds of the very same method with all members from ``theta``; nothing is kept."""
+    def rehearse(self, start: Tensor | Model, rounds: int, rate: float) -> Tensor:
+        """Rounds of the very same method with all members from ``start``; nothing is kept.
+
+        A vector goes with the running statistics of the global model.
+        """
         ...
 
     def remembered(self, members: Sequence[int]) -> list[int]:
@@ -189,7 +192,7 @@ class ServerView:
 
     state: Tree
     model: Model
-    initial: Tensor
+    initial: Tensor  # theta_0, the model the run began with
     round: int
     session: int
     stage: int
@@ -205,6 +208,8 @@ class ServerView:
     models: tuple[Model, ...] = field(default=())
     seed: int = 0  # of the run, for what a part draws on the server
     truth: Drifting | None = None  # what only an oracle knows; None where nothing drifts
+    initial_stats: Tensor | None = None  # the running statistics beside ``initial``
+    classes: tuple[int, ...] | None = None  # that the world says this stage brings; None: all
 
     @property
     def theta(self) -> Tensor:

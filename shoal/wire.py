@@ -13,9 +13,10 @@ from torch import Tensor
 from shoal import tree
 from shoal.engines.base import Order, Results
 from shoal.engines.batches import steps_an_epoch
-from shoal.federation import Federation, Settings, filling
+from shoal.federation import Federation, Settings, filling, part_view
 from shoal.tree import Tree
 from shoal.types import Model
+from shoal.worlds.base import Moment
 
 if TYPE_CHECKING:
     from shoal.round import RoundReport
@@ -114,6 +115,16 @@ def bytes_down(
 def _model_bytes(settings: Settings, model: Model) -> int:
     """One model on its way down."""
     return round(_travelling(settings)[0] * tree.nbytes(model.theta)) + tree.nbytes(model.stats)
+
+
+def once_bytes(federation: Federation, settings: Settings, moment: Moment) -> int:
+    """Bytes of the payloads that a client is sent once per stage, and so must keep."""
+    total = 0
+    for i, part in filling(settings, "broadcast"):
+        if part.payload_once == "stage":
+            view = part_view(federation, settings, moment, 0, i)
+            total += tree.nbytes(part.broadcast(view, view.theta).payload)
+    return total
 
 
 def _travelling(settings: Settings) -> tuple[float, float]:

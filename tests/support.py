@@ -67,6 +67,9 @@ class SmallWorld:
         rows = rows + self.at(round).stage * (len(pool.y) // 2) % len(pool.y)
         return ClientData(pool, rows, pool.y[rows], float(len(rows)))
 
+    def block(self, client: int, round: int) -> int:
+        return self.at(round).stage
+
     def validation(self, client: int, round: int) -> ClientData | None:
         return None
 

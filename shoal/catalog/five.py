@@ -119,13 +119,14 @@ def early_stop(gamma: Extended = 0.04, l0: Literal["received", "inf"] = "receive
 def special(
     lam: AtLeast0 = 0.25,
     decay_rate: bool = True,
+    new_rows: Literal["free", "anchored"] = "free",
     on: Hears = ("domain", "classes"),
 ) -> Method:
     """SPECIAL: a server-side proximal anchor against forgetting (paper 4).
 
     ``lam: 0`` is FedAvg with server rate 1/i; with ``decay_rate: false`` as well, FedAvg.
     """
-    part = ServerAnchor(lam=lam, decay_rate=decay_rate, on=tuple(on))
+    part = ServerAnchor(lam=lam, decay_rate=decay_rate, new_rows=new_rows, on=tuple(on))
     return Method("special", (part,), "uniform", base=False)
 
 
@@ -134,10 +135,13 @@ def special_c(
     lam: AtLeast0 = 0.2,
     every: Literal["epoch", "step", "rate"] = "epoch",
     decay_rate: bool = True,
+    new_rows: Literal["free", "anchored"] = "free",
     on: Hears = ("domain", "classes"),
 ) -> Method:
     """SPECIAL-C: the same anchor on the clients (paper 4)."""
-    part = ClientAnchor(lam=lam, every=every, decay_rate=decay_rate, on=tuple(on))
+    part = ClientAnchor(
+        lam=lam, every=every, decay_rate=decay_rate, new_rows=new_rows, on=tuple(on)
+    )
     return Method("special_c", (part,), "uniform", base=False)
 
 

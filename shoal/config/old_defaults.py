@@ -25,6 +25,8 @@ SETTINGS: Final[Mapping[str, Mapping[str, Any]]] = {
     "average": {"first_session": "initial"},
     "continuous": {"first_session": "initial"},
     "fedagg": {"scale": "epoch"},
+    "special": {"new_rows": "anchored"},
+    "special_c": {"new_rows": "anchored"},
 }
 # dotted key of a config -> what 0.1 did without it
 KEYS: Final[Mapping[str, Any]] = {

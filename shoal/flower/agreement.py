@@ -170,6 +170,9 @@ class Somewhere:
     def train(self, client: int, round: int) -> ClientData:
         raise NotImplementedError("data is on the nodes")
 
+    def block(self, client: int, round: int) -> int:
+        return 0
+
     def validation(self, client: int, round: int) -> ClientData | None:
         return None
 

@@ -64,6 +64,10 @@ class LiveWorld:
             Pool(nothing, nothing), nothing, nothing, float(self.sizes.get(client, 0))
         )
 
+    def block(self, client: int, round: int) -> int:
+        """A node has its own data, of which the server knows nothing: they stand."""
+        return 0
+
     def validation(self, client: int, round: int) -> ClientData | None:
         return None
 

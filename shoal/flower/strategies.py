@@ -23,6 +23,8 @@ from shoal.tree import Tree
 from shoal.types import Model
 from shoal.view import ServerView, Uploads
 
+Arrays = dict[str, np.ndarray[Any, Any]]
+BUFFERS = ("running_mean", "running_var")
 SERVER = {"server_step", "server_rate", "anchor", "begin", "report", "notice"}
 
 
@@ -30,12 +32,22 @@ class ServerRule(FedAvg):
     """A method of the catalog whose slots are all the server's.
 
     Parameters: ``method``; ``tasks`` (rounds, counted from 1, in which a new task begins);
-    everything of Flower's ``FedAvg``. Uploads weigh the same where the method says so.
+    ``buffers`` (endings of the names of floating arrays that are no parameters: the server takes
+    their plain mean, since a server step could make a variance negative; the running statistics
+    of batch normalisation unless given); everything of Flower's ``FedAvg``. Uploads weigh the same
+    where the method says so. Arrays that are not floating are counters: the largest is taken.
 
-    Deviations: arrays that are not floating are averaged and rounded to their own type.
+    Deviations: none.
     """
 
-    def __init__(self, method: Method, *, tasks: Sequence[int] = (), **fedavg: Any) -> None:
+    def __init__(
+        self,
+        method: Method,
+        *,
+        tasks: Sequence[int] = (),
+        buffers: Sequence[str] = BUFFERS,
+        **fedavg: Any,
+    ) -> None:
         super().__init__(**fedavg)
         used = {slot for part in method.parts for slot in _slots(part)} - SERVER
         if used:
@@ -43,16 +55,16 @@ class ServerRule(FedAvg):
                 f"method {method.name!r} needs its clients ({', '.join(sorted(used))}); run it "
                 "with shoal flower"
             )
-        self.method, self.tasks = method, frozenset(tasks)
-        self.current: dict[str, np.ndarray[Any, Any]] = {}
-        self.kept: dict[str, np.ndarray[Any, Any]] = {}  # parts' states: "part:leaf"
+        self.method, self.tasks, self.buffers = method, frozenset(tasks), tuple(buffers)
+        self.current: Arrays = {}
+        self.kept: Arrays = {}  # parts' states: "part:leaf"
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         self.current = {name: array.numpy() for name, array in arrays.items()}
         if server_round in self.tasks:
-            theta = _flat(self.current)
+            theta = _flat(self._trained(self.current))
             states = self._states(theta)
             for i, part in enumerate(self.method.parts):
                 if part.fills("begin"):
@@ -68,14 +80,22 @@ class ServerRule(FedAvg):
             return None, None
         contents = [message.content for message in good]
         weights = np.array([self._weight(message) for message in good])
-        mean = _mean(
+        mean = _combined(
             [next(iter(c.array_records.values())) for c in contents], weights / weights.sum()
         )
-        theta = _flat(self.current)
-        floating = {n: mean[n] for n, old in self.current.items() if old.dtype.kind == "f"}
-        stepped = self._stepped(theta, _flat(floating) - theta, server_round)
+        theta = _flat(self._trained(self.current))
+        ours = {name: mean[name] for name in self.current}
+        stepped = self._stepped(theta, _flat(self._trained(ours)) - theta, server_round)
         metrics = self.train_metrics_aggr_fn(contents, self.weighted_by_key)
-        return _record(mean, self.current, stepped), metrics
+        return _record(mean, self.current, self._trained(self.current), stepped), metrics
+
+    def _trained(self, arrays: Arrays) -> Arrays:
+        """The arrays that the method acts on."""
+        return {
+            name: array
+            for name, array in arrays.items()
+            if array.dtype.kind == "f" and not name.endswith(self.buffers)
+        }
 
     def _weight(self, message: Message) -> float:
         if self.method.weights == "uniform":
@@ -159,35 +179,33 @@ def _view(state: Tree, theta: Tensor, delta: Tensor, round: int) -> ServerView:
     )
 
 
-def _flat(arrays: dict[str, np.ndarray[Any, Any]]) -> Tensor:
-    """The floating arrays as one vector, in double precision."""
-    pieces = [a.astype(np.float64).reshape(-1) for a in arrays.values() if a.dtype.kind == "f"]
+def _flat(arrays: Arrays) -> Tensor:
+    """The arrays as one vector, in double precision."""
+    pieces = [a.astype(np.float64).reshape(-1) for a in arrays.values()]
     return torch.from_numpy(np.concatenate(pieces) if pieces else np.zeros(0))
 
 
-def _mean(
-    records: Sequence[ArrayRecord], weights: np.ndarray[Any, Any]
-) -> dict[str, np.ndarray[Any, Any]]:
-    total: dict[str, np.ndarray[Any, Any]] = {}
+def _combined(records: Sequence[ArrayRecord], weights: np.ndarray[Any, Any]) -> Arrays:
+    """The mean of floating arrays; the largest of others, which are counters."""
+    total: Arrays = {}
     for record, weight in zip(records, weights, strict=True):
-        for name, array in record.items():
-            share = np.asarray(array.numpy().astype(np.float64) * weight)
+        for name, sent in record.items():
+            array = sent.numpy()
+            if array.dtype.kind != "f":
+                total[name] = np.maximum(total[name], array) if name in total else array
+                continue
+            share = np.asarray(array.astype(np.float64) * weight)
             total[name] = total[name] + share if name in total else share
     return total
 
 
-def _record(
-    mean: dict[str, np.ndarray[Any, Any]],
-    like: dict[str, np.ndarray[Any, Any]],
-    theta: Tensor,
-) -> ArrayRecord:
+def _record(mean: Arrays, like: Arrays, trained: Arrays, theta: Tensor) -> ArrayRecord:
     """Arrays of the types and shapes that went down."""
     flat, begin, out = theta.numpy(), 0, {}
     for name, old in like.items():
-        if old.dtype.kind == "f":
+        value = mean[name]
+        if name in trained:
             value = flat[begin : begin + old.size].reshape(old.shape)
             begin += old.size
-        else:
-            value = np.rint(mean[name])
         out[name] = Array(np.asarray(value, dtype=old.dtype))
     return ArrayRecord(out)

@@ -82,9 +82,8 @@ class SessionTeacher(Part):
     def server_state(self, view: ServerView) -> Tree:
         active = view.theta.new_tensor(float(self.teacher_init == "uniform"))
         old = view.theta.new_zeros(view.task.classes or 1)
-        return Teacher(
-            torch.zeros_like(view.theta), torch.zeros_like(view.model.stats), active, old
-        )
+        # statistics of zeros would make what it says not finite, and 0 times that is not 0
+        return Teacher(torch.zeros_like(view.theta), view.model.stats, active, old)
 
     def session_end(self, view: ServerView) -> tuple[Tree, Tree]:
         old = view.state.old

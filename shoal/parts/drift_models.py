@@ -55,8 +55,9 @@ class ModelPerDrift(Part):
 
     Deviations: a client that is first selected late in a step is measured then, and shares the
     model that the step has already made. Data of a step in which a client was never selected are
-    left out, since nobody knows their concept; a block that did not change counts once. Data of a
-    step are those that the client held when the step ended.
+    left out, since nobody knows their concept. Data of a step are those that the client held when
+    the step ended. In a world to which no new data come a block stands and counts once, as the
+    world says (``World.block``); in a stream every step is new and counts, equal values too.
     """
 
     delta: float = 0.1

@@ -115,7 +115,7 @@ class ReplayGenerator(TaskPart):
     def server_state(self, view: ServerView) -> Tree:
         theta, generator = view.theta, self._generator(view.task)
         zeros, classes = theta.new_zeros, view.task.classes or 0
-        stats, size = torch.zeros_like(view.model.stats), generator.layout.size
+        stats, size = view.model.stats, generator.layout.size
         return Replayed(zeros(()), zeros(size), theta, stats, zeros(classes), zeros(classes))
 
     def session_end(self, view: ServerView) -> tuple[Tree, Tree]:

@@ -48,7 +48,8 @@ class PersonalProximal(Part):
     uses 0.01 for CIFAR-10 and Synthetic).
 
     Deviations: the authors interleave ``K_p`` personal steps of their own choice; here ``K_p = K``.
-    A client that was never selected has no personal model yet and is served the global one.
+    A client that was never selected has no personal model yet and is served the global one. Its
+    running statistics begin as those received at first contact.
     """
 
     lam: float = 0.1
@@ -113,7 +114,8 @@ class PersonalMixture(Part):
     (the client rate), ``every`` (``step``, or ``round``: alpha moves at the first step of a round).
 
     Deviations: parameters are mixed, as in the paper; the authors' code mixes logits and adds
-    ``0.02 alpha`` to alpha's gradient. The running statistics of the mixture are those of ``v``.
+    ``0.02 alpha`` to alpha's gradient. The running statistics of the mixture are those of ``v``,
+    which begin as those received at first contact.
     A client keeps its last ``x`` so that its mixture can be served; one that was never selected is
     served the global model.
     """

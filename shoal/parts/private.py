@@ -27,8 +27,9 @@ class PrivateModel(Part):
 
     Parameters: ``shared`` (none; what the names of shared tensors begin with).
 
-    Deviations: none. Running statistics are private too. The server's vector changes only where
-    another part changes it.
+    Deviations: running statistics are private too, but begin as those received at first contact: a
+    client that first takes part late starts with the others' mean. The server's vector changes only
+    where another part changes it.
     """
 
     shared: tuple[str, ...] = ()

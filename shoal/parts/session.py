@@ -20,7 +20,7 @@ class Sessions(NamedTuple):
     """``session`` counts sessions begun; ``last``, ``probes``: one row a post-pilot session."""
 
     session: Tensor
-    pilot: Tensor  # sum of the pilot sessions' last models, then their mean
+    pilot: Tensor  # [P + S]: sum of the pilot sessions' last models, then their mean
     last: Tensor  # [past, P + S]
     probes: Tensor  # [past (+ 1), P]
     weights: Tensor  # the mix of the newest start
@@ -40,6 +40,11 @@ class SessionStart(Part):
        ``G_s = u^V - w_pilot``; ``alpha_z = softmax(-R dist(G_s, G_z))`` over past post-pilot
        sessions; the start is ``sum_z alpha_z w_z^last``.
 
+    Running statistics and every other floating buffer are part of a model: mixed with the same
+    ``alpha_z``, the pilot's for the probe, the initial model's where session P starts from ``w^0``.
+    ``G_s`` and distances see trainable parameters only. A part with a mixing rule of its own uses
+    ``mixed`` in its ``session_start``: it takes any weights, and buffers see convex ones only.
+
     Parameters: ``P`` (1), ``V`` (1), ``R`` (10), ``similarity`` (``per_tensor_normalized``: each
     weight tensor of G scaled to unit length, biases left out, distances averaged over tensors, as
     in the released code; ``l2``: eq. (5)), ``probe_rate`` (times the session's rate: 0.5, as
@@ -51,7 +56,10 @@ class SessionStart(Part):
     Deviations: ``w^(V-1)`` and ``w^(sT+T-1)`` are read as "after V" and "after T" aggregations;
     ``G_s`` is saved for every ``s >= P``. Tensors of zero length are skipped. The pseudo-code uses
     ``w_P^init`` without defining it; the authors' code takes ``w^0``, which is not the default here
-    because it throws a trained model away.
+    because it throws a trained model away. The
+    paper does not mention buffers; the mean of variances leaves out the spread between the sessions'
+    means, as in the released code. Counters of batches are not kept (see ``ModuleTask``), so none is
+    mixed.
     """
 
     strategy: Literal["similarity", "average", "previous"] = "similarity"
@@ -96,20 +104,19 @@ class SessionStart(Part):
         if session == self.P:
             if self.first_session == "latest":
                 return Model(view.theta, view.model.stats), state
-            return Model(view.initial, torch.zeros_like(view.model.stats)), state
+            return _initial(view), state
         distances = self._distances(view, state)
         weights = self._weights(state, distances)
-        mixed = (weights[:, None] * state.last).sum(0)
-        size = view.theta.numel()
         state = state._replace(weights=weights, distances=distances)
-        return Model(mixed[:size], mixed[size:]), state
+        return mixed(state.last, weights, view.theta.numel()), state
 
     def _probe(self, view: ServerView) -> Tensor:
         """Where the members here would take the pilot model."""
-        pilot = view.state.pilot[: view.theta.numel()]
+        size = view.theta.numel()
+        pilot = Model(view.state.pilot[:size], view.state.pilot[size:])
         if self.pilot == "random":
-            pilot = view.initial
-        return view.reach.rehearse(pilot, self.V, self.probe_rate * view.rate) - pilot
+            pilot = _initial(view)
+        return view.reach.rehearse(pilot, self.V, self.probe_rate * view.rate) - pilot.theta
 
     def _distances(self, view: ServerView, state: Sessions) -> Tensor:
         """How far the newest probe lies from each past one."""
@@ -119,11 +126,12 @@ class SessionStart(Part):
         return torch.stack([self._distance(view, now, g) for g in state.probes[:-1]])
 
     def _weights(self, state: Sessions, distances: Tensor) -> Tensor:
+        """The weight of each past post-pilot session, the oldest first."""
         past = state.last.shape[0]
         if self.strategy == "average":
             return state.last.new_full((past,), 1.0 / past)
         if self.strategy == "previous":
-            return torch.eye(past, dtype=state.last.dtype)[-1]
+            return torch.eye(past, dtype=state.last.dtype, device=state.last.device)[-1]
         return torch.softmax(-self.R * distances, 0)
 
     def _distance(self, view: ServerView, a: Tensor, b: Tensor) -> Tensor:
@@ -145,3 +153,31 @@ class SessionStart(Part):
             "session_weights": state.weights,
             "session_distances": state.distances,
         }
+
+
+def mixed(models: Tensor, weights: Tensor, size: int) -> Model:
+    """The weighted sum of models (rows: ``size`` parameters, then buffers, the newest last).
+
+    Buffers see convex weights only: a sum with other ones can make a variance negative, or move a
+    divisor to 0. Weights outside [0, 1], or that do not sum to 1, become
+    ``max(alpha_z, 0) / sum_z max(alpha_z, 0)`` for them; if none is positive, the buffers are
+    those of the newest model.
+
+    >>> rows = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    >>> mixed(rows, torch.tensor([1.5, -0.5]), 1)
+    Model(theta=tensor([0.]), stats=tensor([2.]))
+    """
+    total = (weights[:, None] * models).sum(0)
+    positive = weights.clamp_min(0.0)
+    convex = torch.equal(positive, weights) and abs(float(weights.sum()) - 1.0) <= 1e-5
+    if convex or models.shape[1] == size:
+        return Model(total[:size], total[size:])
+    buffers, share = models[:, size:], float(positive.sum())
+    stats = (positive[:, None] / share * buffers).sum(0) if share > 0.0 else buffers[-1]
+    return Model(total[:size], stats)
+
+
+def _initial(view: ServerView) -> Model:
+    """The model that the run began with, its running statistics too."""
+    assert view.initial_stats is not None, "a view of a federation knows its initial model"
+    return Model(view.initial, view.initial_stats)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from shoal.errors import UserError
@@ -51,7 +52,9 @@ def world_of(case: Case) -> Quadratics:
     if case["kind"] == "tasks":
         rounds = hyper["rounds_per_task"]
         tasks = tuple(segment(p, rounds, width) for p in problem["tasks"])
-        return Quadratics(tasks, "domain", rows)
+        if "task_classes" not in problem:
+            return Quadratics(tasks, "domain", rows)
+        return Quadratics(tasks, "classes", rows, classes=classes_of(problem))
     if case["kind"] == "sessions":
         groups, offsets, total = problem["groups"], list[int](), 0
         for group in groups:
@@ -77,7 +80,35 @@ def segment(problem: dict[str, Any], rounds: Any, width: int, offset: int = 0) -
     n = tuple(map(float, problem["n"]))
     if not len(a) == len(b) == len(n) > 0 or any(len(row) != width for row in (*a, *b)):
         raise UserError(f"a, b and n must have one entry a client, a and b {width} numbers in each")
-    return Segment(rounds, tuple(range(offset, offset + len(n))), a, b, n)
+    stats = tuple(tuple(map(float, row)) for row in problem.get("stats", ()))
+    return Segment(rounds, tuple(range(offset, offset + len(n))), a, b, n, stats)
+
+
+def classes_of(problem: dict[str, Any]) -> tuple[tuple[int, ...], ...]:
+    """The classes that each task brings; every one has a row of the head."""
+    found = tuple(tuple(task) for task in problem["task_classes"])
+    known = range(len(problem["head_rows"]))
+    if len(found) != len(problem["tasks"]) or any(c not in known for task in found for c in task):
+        raise UserError("task_classes must list, for every task, classes that head_rows has")
+    return found
+
+
+def task_of(case: Case) -> QuadraticTask:
+    """The quadratic with its tensors' names, its head and its buffers."""
+    problem, start = case["problem"], start_of(case)
+    sizes = tuple((name, size) for name, size in problem.get("layout", ()))
+    head = tuple(tuple(row) for row in problem.get("head_rows", ()))
+    task = QuadraticTask(start, sizes, others=others_of(case), head=head)
+    if "buffers" not in problem:
+        return task
+    given = problem["buffers"]
+    names = tuple((name, size) for name, size in given["layout"])
+    first = tuple(map(float, given["init"]))
+    width = sum(size for _, size in names)
+    shown = [row for group in problem["groups"] for row in group["stats"]]
+    if any(len(row) != width for row in (first, *shown)):
+        raise UserError(f"buffers.init and every client's stats must have {width} numbers")
+    return replace(task, buffers=names, buffers_start=first, momentum=number(given, "momentum"))
 
 
 def batches_of(problem: dict[str, Any], rounds: Any, width: int) -> Quadratics:
@@ -106,7 +137,6 @@ def _settings(case: Case) -> Settings:
     Except in time steps, where a client with data of several has a row for each.
     """
     hyper = case["hyperparameters"]
-    sizes = tuple((name, size) for name, size in case["problem"].get("layout", ()))
     sgd = Sgd(momentum=hyper.get("momentum", 0.0), weight_decay=hyper.get("weight_decay", 0.0))
     world = world_of(case)
     epochs, steps = epochs_of(hyper, several=case["kind"] == "batches")
@@ -115,7 +145,7 @@ def _settings(case: Case) -> Settings:
     if "local_solver" not in hyper:
         rate = number(hyper, "eta0" if "eta0" in hyper else "eta")
     return Settings(
-        Program(method_of(case), QuadraticTask(start_of(case), sizes, others=others_of(case)), sgd),
+        Program(method_of(case), task_of(case), sgd),
         world,
         seed=0,
         rates=lambda moment: (rate,) * epochs,

@@ -21,6 +21,7 @@ from shoal.view import ServerView, View
 class Seen(NamedTuple):
     begun: Tensor  # the model this stretch began with
     delta: Tensor  # the combined displacement of the last round
+    stats: Tensor  # the buffers this stretch began with
 
 
 class Trip(NamedTuple):
@@ -43,10 +44,10 @@ class Recorder(Part):
     resets: ClassVar[Literal["nothing", "server", "both"]] = "nothing"
 
     def server_state(self, view: ServerView) -> Tree:
-        return Seen(view.theta, torch.zeros_like(view.theta))
+        return Seen(view.theta, torch.zeros_like(view.theta), view.model.stats)
 
     def begin(self, view: ServerView) -> Tree:
-        return Seen(view.theta, view.state.delta)
+        return Seen(view.theta, view.state.delta, view.model.stats)
 
     def upload(self, view: View, delta: Tensor, work: Work) -> tuple[Tensor, Tree]:
         return delta, Trip(view.start, view.x)

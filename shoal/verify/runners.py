@@ -46,6 +46,8 @@ def sessions(case: Case) -> Found:
             "session": s.moment.session,
             "w_init": s.servers[0][seen].begun.tolist(),
             "w_last": s.models[0].theta.tolist(),
+            "buffers_init": s.servers[0][seen].stats.tolist(),
+            "buffers_last": s.models[0].stats.tolist(),
         }
         for s in history.stretches()
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -22,6 +22,7 @@ class Moment:
     shift: Shift | None
     session_round: int  # rounds since the session began
     session_rounds: int  # length of the session
+    classes: tuple[int, ...] | None = None  # those that this stage brings; None: all
     draw: int | None = None  # what random keys call this round (a rehearsal has numbers of its own)
 
     @property
@@ -43,6 +44,13 @@ class World(Protocol):
     def at(self, round: int) -> Moment: ...
 
     def train(self, client: int, round: int) -> ClientData: ...
+
+    def block(self, client: int, round: int) -> Hashable:
+        """Which block of data the client holds: a name that changes when new data arrive.
+
+        Only the world knows: new data may have the values of older ones.
+        """
+        ...
 
     def validation(self, client: int, round: int) -> ClientData | None: ...
 
@@ -74,14 +82,13 @@ class Drifting(Protocol):
 
 
 def gathered(world: World, client: int, rounds: Sequence[int]) -> ClientData:
-    """All that the client held at these rounds, a block that comes back only once.
+    """All that the client held at these rounds; a block that stands for several of them once.
 
+    Which rounds have one block is the world's to say: equal values that came twice count twice.
     Blocks count by their samples: where a row stands for several, it is weighed by them.
     """
-    blocks: list[ClientData] = []
-    for data in (world.train(client, round) for round in rounds):
-        if not any(_same(data, other) for other in blocks):
-            blocks.append(data)
+    named = {world.block(client, round): round for round in reversed(rounds)}
+    blocks = [world.train(client, round) for round in rounds if round in named.values()]
     if len(blocks) == 1:
         return blocks[0]
     labels, count = torch.cat([b.labels for b in blocks]), sum(b.count for b in blocks)
@@ -96,16 +103,6 @@ def gathered(world: World, client: int, rounds: Sequence[int]) -> ClientData:
 
 def _samples(data: ClientData) -> torch.Tensor:
     return data.pool.x.index_select(0, data.rows)
-
-
-def _same(a: ClientData, b: ClientData) -> bool:
-    if a is b:
-        return True
-    if len(a) != len(b) or a.count != b.count or not torch.equal(a.labels, b.labels):
-        return False
-    if a.pool is b.pool:
-        return torch.equal(a.rows, b.rows)
-    return torch.equal(_samples(a), _samples(b))
 
 
 def _weights(data: ClientData) -> torch.Tensor:

@@ -103,6 +103,7 @@ class Composed:
             self.shifts.get(round),
             round - starts[session],
             starts[session + 1] - starts[session],
+            self.stages[stage_at(self.stages, round)].labels,
         )
 
     def concept(self, client: int, round: int) -> int:
@@ -123,6 +124,22 @@ class Composed:
 
     def train(self, client: int, round: int) -> ClientData:
         return self._data(client, round, False)
+
+    def block(self, client: int, round: int) -> tuple[int, int, tuple[int, ...]]:
+        """Every round brings new data in a stream. Else data stand: the rows until the stage
+        changes, their labels until a concept gives those classes others. What comes back is the
+        block of before."""
+        if self.stream is not None:
+            return round, 0, ()
+        now = self.stages[stage_at(self.stages, round)]
+        same = (s.population is now.population and s.block is now.block for s in self.stages)
+        rows = list(same).index(True)
+        concept = self.concepts.concept(client, round)
+        if self.classes is None or self.pool.y.dim() != 1:
+            return rows, concept, ()
+        mine = self.pool.y.index_select(0, self.train(client, round).rows)
+        held = mine.new_tensor(sorted(set(mine.tolist())))
+        return rows, 0, tuple(self.concepts.relabel(held, concept).tolist())
 
     def under(self, client: int, concept: int, round: int) -> ClientData:
         """What the client trains on in this round, with labels that follow another concept."""

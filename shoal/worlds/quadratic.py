@@ -22,6 +22,7 @@ class Segment:
     a: tuple[tuple[float, ...], ...]
     b: tuple[tuple[float, ...], ...]
     n: tuple[float, ...]
+    stats: tuple[tuple[float, ...], ...] = ()  # what each client's batches show, beside ``a``
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Quadratics:
     kind: Kind = "members"
     steps_per_epoch: int = 1
     dtype: torch.dtype = torch.float64
+    classes: tuple[tuple[int, ...], ...] = ()  # that each segment brings; empty: all
 
     @property
     def rounds(self) -> int:
@@ -56,7 +58,8 @@ class Quadratics:
         segment, start = self.segments[i], self._starts[i]
         shift = Shift(round, frozenset([self.kind])) if round == start and i > 0 else None
         session, stage = (i, 0) if self.kind == "members" else (0, i)
-        return Moment(round, session, stage, segment.members, shift, round - start, segment.rounds)
+        since, classes = round - start, self.classes[i] if self.classes else None
+        return Moment(round, session, stage, segment.members, shift, since, segment.rounds, classes)
 
     @property
     def concept_count(self) -> int:
@@ -77,10 +80,15 @@ class Quadratics:
     def train(self, client: int, round: int) -> ClientData:
         return self._data(client, self.segments[self._index(round)])
 
+    def block(self, client: int, round: int) -> int:
+        """Every segment brings new data, even of the same values; within one, data stand."""
+        return self._index(round)
+
     def _data(self, client: int, segment: Segment) -> ClientData:
         k = segment.members.index(client)
         rows = self.steps_per_epoch
-        a = torch.tensor([segment.a[k]] * rows, dtype=self.dtype)
+        seen = segment.stats[k] if segment.stats else ()
+        a = torch.tensor([(*segment.a[k], *seen)] * rows, dtype=self.dtype)
         b = torch.tensor([segment.b[k]] * rows, dtype=self.dtype)
         return ClientData(Pool(a, b), torch.arange(rows), b, segment.n[k])
 

@@ -26,7 +26,8 @@ def as_json(world: Composed) -> dict[str, Any]:
     """Plain JSON values: the spec, every event, and who holds which rows.
 
     ``held_out`` is there where a share of every member's rows was split off for its own score; the
-    rows of a member are all of its rows. ``members`` are pairs ``[first, one past last]``; rows are numbered inside a domain's data.
+    rows of a member are all of its rows. ``members`` are pairs ``[first, one past last]``; rows are
+    numbered inside a domain's data.
     """
     return {
         "format": FORMAT,

@@ -23,7 +23,7 @@ STILL = {"name": "still", "members": 6, "rounds": 2, "partition": "iid"}
 
 
 def made(rows: int = 120, classes: int = 4, groups: int | None = None) -> Dataset:
-    """Labels that inputs say nothing about: whoever scores above chance has learnt them by heart."""
+    """Labels that inputs say nothing about: a score above chance is memory."""
     draw = np.random.default_rng(3)
     x = torch.from_numpy(draw.normal(size=(rows, 8)).astype(np.float32))
     y = torch.from_numpy(draw.integers(0, classes, rows))

@@ -171,3 +171,31 @@ def test_resumed_equals_undisturbed(tmp_path: Path, kind: str) -> None:
     assert np.allclose(whole["w"], again["w"], rtol=1e-6, atol=0)
     finished = run(Guarded(strategy(), folder=tmp_path), 6)
     assert np.array_equal(again["w"], finished["w"])
+
+
+def test_server_steps_leave_running_statistics_and_counters_alone() -> None:
+    """A server step could make a variance negative: buffers get the mean, counters the largest."""
+
+    class Normalised(Plain):
+        def send_and_receive(
+            self, messages: Iterable[Message], *, timeout: float | None = None
+        ) -> Iterable[Message]:
+            replies = list(super().send_and_receive(messages, timeout=timeout))
+            for reply in replies:
+                node = reply.metadata.src_node_id
+                arrays = reply.content["arrays"]
+                arrays["bn.running_var"] = Array(np.full(2, 0.1 * (node + 1), np.float32))
+                arrays["n"] = Array(np.asarray(10 * (node + 1)))
+            return replies
+
+    first = {
+        "w": Array(np.zeros(3, np.float32)),
+        "bn.running_var": Array(np.ones(2, np.float32)),
+        "n": Array(np.zeros((), np.int64)),
+    }
+    result = server_optimizer("fedadam", {"eta_g": 5.0}).start(Normalised(), ArrayRecord(first), 2)
+    assert result.arrays is not None
+    # samples 4, 5, 6
+    wanted = (4 * 0.1 + 5 * 0.2 + 6 * 0.3) / 15
+    assert np.allclose(result.arrays["bn.running_var"].numpy(), wanted)
+    assert int(result.arrays["n"].numpy()) == 30

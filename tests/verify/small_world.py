@@ -57,6 +57,9 @@ class SmallWorld:
         y = torch.randint(CLASSES, (size,), generator=generator)
         return ClientData(Pool(x, y), torch.arange(size), y, float(size))
 
+    def block(self, client: int, round: int) -> int:
+        return self.at(round).stage
+
     def validation(self, client: int, round: int) -> ClientData | None:
         return None
 

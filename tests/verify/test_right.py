@@ -14,11 +14,6 @@ FILE = json.loads((Path(__file__).parent / "examples_right.json").read_text())
 CASES = {case["id"]: case for case in FILE["cases"]}
 
 WAITING = {
-    "dynamic_init_buffers",
-    "dynamic_init_buffers_two_pilots_latest",
-    "feddrift_equal_blocks",
-    "special_growing_head",
-    "special_c_growing_head",
     "divergence_fedinit_update",
     "divergence_fedavg_server_rate",
 }  # whose methods are not as specified yet: take a case out here when it is

@@ -8,6 +8,7 @@ import torch
 
 from shoal import catalog
 from shoal.method import Method
+from shoal.parts.anchor import TaskAnchor, taught
 from shoal.parts.drift_aware import DriftAware
 from shoal.parts.mean_field import control_rates
 from shoal.parts.rates import ControlledRate
@@ -87,13 +88,25 @@ def drifts(history: History) -> dict[str, Values]:
 @builder("SPECIAL")
 def special(hyper: Hyper) -> Method:
     one_of(hyper, "gamma_G", "1/i")
-    return catalog.special(lam=hyper["lambda"])
+    return catalog.special(lam=hyper["lambda"], **pick(hyper, "new_rows"))
 
 
 @builder("SPECIAL-C")
 def special_c(hyper: Hyper) -> Method:
     one_of(hyper, "gamma_G", "1/i")
-    return catalog.special_c(lam=hyper["lambda"], **pick(hyper, every="prox_every"))
+    return catalog.special_c(lam=hyper["lambda"], **pick(hyper, "new_rows", every="prox_every"))
+
+
+@extras("SPECIAL", "SPECIAL-C")
+def pulled(history: History) -> dict[str, Values]:
+    """Which coordinates every task pulls."""
+    index, task, tasks = history.index(TaskAnchor), history.settings.task, []
+    for snapshot in history.stretches():
+        state = snapshot.servers[0][index]
+        every = torch.ones_like(state.point)
+        on = taught(task, state.seen, every, 0.0 * every) * (state.task > 0)
+        tasks.append([value > 0 for value in on.tolist()])
+    return {"anchored": tasks}
 
 
 # ---- FedAgg --------------------------------------------------------------------------------------
