@@ -112,6 +112,7 @@ class Federation:
     def __exit__(self, *args: object) -> None:
         self._hang_up()
         self.processes.stop()
+        self.place.owner.closed()
         end_holder(self.place.lock)  # without its SuperLink it would linger
 
     @property

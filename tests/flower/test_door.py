@@ -219,6 +219,11 @@ def assert_nothing_to_read(place: Place, folder: Path) -> None:
     for pid in ours(folder):
         line = " ".join(psutil.Process(pid).cmdline())
         assert not any(word in line for word in words), line
+    for path in (path for path in place.path.rglob("*") if path.is_file()):
+        mode = path.stat().st_mode
+        assert not mode & 0o022, path
+        if mode & 0o044 and owner.folder not in path.parents:
+            assert not any(word.encode() in path.read_bytes() for word in words), path
 
 
 @pytest.mark.slow
