@@ -44,6 +44,7 @@ def prepare(place: Place, up: Up, hosts: Sequence[str]) -> None:
     for index in range(up.nodes):
         home = place.node(index)
         key = read_key(home / "key") if (home / "key").exists() else new_key(home / "key")
+        home.chmod(0o700)  # its rows are in it
         if not up.insecure:
             roster.add(home.name, key.public)
     _write_data(place, up)

@@ -25,7 +25,12 @@ from flwr.cli.build import build_fab_from_disk
 from flwr.common.constant import TIMESTAMP_HEADER
 from flwr.common.serde import fab_to_proto
 from flwr.proto.control_pb2 import ListRunsRequest, RegisterNodeRequest, StartRunRequest
-from flwr.proto.fleet_pb2 import ActivateNodeRequest, PullMessagesRequest
+from flwr.proto.fleet_pb2 import (
+    ActivateNodeRequest,
+    DeactivateNodeRequest,
+    PullMessagesRequest,
+)
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from flwr.proto.runtime_pb2 import AcquireTaskRequest
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 from flwr.supercore.date import now
@@ -197,6 +202,12 @@ def attack_as_member(real: Real, wanted: dict[str, bytes]) -> None:
         for index, expected in ((1, 401), (0, 200)):  # another's messages, and one's own
             asked.node.node_id = real.number(index)
             assert post("/v1/fleet/pull-messages", asked.SerializeToString(), keys[0]) == expected
+        other = real.number(1)
+        gone = DeactivateNodeRequest(node_id=other).SerializeToString()
+        assert post("/v1/fleet/deactivate-node", gone, keys[0]) == 401
+        alive = SendNodeHeartbeatRequest(heartbeat_interval=30)
+        alive.node.node_id = other
+        assert post("/v1/fleet/send-node-heartbeat", alive.SerializeToString(), keys[0]) == 401
         taken = ActivateNodeRequest(public_key=keys[1].public, heartbeat_interval=30)
         assert post("/v1/fleet/activate-node", taken.SerializeToString(), keys[0]) == 401
         big = bytes(1 << 20)
