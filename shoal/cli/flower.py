@@ -73,7 +73,7 @@ def register(
     from shoal.errors import UserError
     from shoal.flower.keys import read_public
     from shoal.flower.layout import Place, read_up
-    from shoal.flower.link import Link
+    from shoal.flower.link import owners_link
     from shoal.flower.roster import Roster
 
     where = Place(place)
@@ -81,9 +81,9 @@ def register(
     typer.echo(f"{name} is member {entry.member} of the roster.")
     if not where.settings.exists():
         return
-    up = read_up(where)
-    link = Link(up.address, None if up.insecure else where.authority)
+    read_up(where)
     try:
+        link = owners_link(where)
         link.wait(1.0)
     except UserError:
         return
@@ -100,7 +100,7 @@ def node(
     ),
     x: str | None = typer.Option(None, help="Column of the inputs (default: all but y)."),
     y: str = typer.Option("y", help="Column of the answers."),
-    superlink: str = typer.Option("127.0.0.1:8000", help="HOST:PORT of the SuperLink."),
+    superlink: str = typer.Option("127.0.0.1:8000", help="HOST:PORT that up gave to members."),
     ca: Path | None = typer.Option(None, help="Certificate authority of the SuperLink (ca.crt)."),
     key: Path = typer.Option(Path("node-key"), help="This member's private key."),
     name: str = typer.Option("", help="Name of this member (default: the key's file name)."),
@@ -160,8 +160,8 @@ def up(
     changes: list[str] = typer.Option(
         [], "--set", metavar="KEY=VALUE", help="A key of [tool.flwr.app.config]: --set deadline=30"
     ),
-    host: str = typer.Option("127.0.0.1", help="Address to listen on."),
-    port: int = typer.Option(0, help="Port (0: a free one)."),
+    host: str = typer.Option("127.0.0.1", help="Address on which members are let in."),
+    port: int = typer.Option(0, help="Port for members, and for nothing else (0: a free one)."),
     names: list[str] = typer.Option([], "--name", help="Host names for the certificate."),
     insecure: bool = typer.Option(False, "--insecure", help=INSECURE),
 ) -> None:

@@ -28,6 +28,9 @@ SETTINGS: Final[Mapping[str, Mapping[str, Any]]] = {
     "special": {"new_rows": "anchored"},
     "special_c": {"new_rows": "anchored"},
 }
+# Settings that count only where classes come later. No recipe of 0.1 leaves them open in such a world,
+# so a recipe that says nothing keeps the names of its runs.
+UNNAMED: Final = ("new_rows",)
 # dotted key of a config -> what 0.1 did without it
 KEYS: Final[Mapping[str, Any]] = {
     "evaluate.recovery.window": 50,
@@ -102,7 +105,8 @@ def _without_old(name: str, settings: dict[str, Any]) -> dict[str, Any]:
     now = inspect.signature(catalog.METHODS[name]).parameters
     out = dict(settings)
     for key, old in _known_settings(name).items():
-        value = out.pop(key, now[key].default)
+        default = old if key in UNNAMED else now[key].default
+        value = out.pop(key, default)
         if value != old:
             out[key] = value
     return out

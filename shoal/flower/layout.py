@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.errors import UserError
+from shoal.flower.owner import Owner
 from shoal.rundir import dump_json, write_text
 
 LOCK = "lock"
@@ -30,6 +31,16 @@ class Place:
     @property
     def authority(self) -> Path:
         return self.certificates / "ca.crt"
+
+    @property
+    def owner(self) -> Owner:
+        """Token, secret and port of the SuperLink's inner side."""
+        return Owner(self.path / "owner")
+
+    @property
+    def database(self) -> Path:
+        """The SuperLink's; tokens of running apps are in it."""
+        return self.path / "superlink.db"
 
     @property
     def run(self) -> Path:
@@ -73,7 +84,7 @@ class Up:
 
     @property
     def address(self) -> str:
-        """Where members on this machine find the SuperLink."""
+        """Where members on this machine find the SuperLink: the outer port, theirs alone."""
         return f"{'127.0.0.1' if self.host in ('0.0.0.0', '::') else self.host}:{self.port}"
 
     def write(self, place: Place) -> None:

@@ -1,10 +1,10 @@
-"""Talking to a SuperLink as its owner: register members' keys, start a run."""
+"""Talking to a SuperLink with its owner's token: register members' keys, start a run."""
 
 from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +17,28 @@ from flwr.supercore.fab import Fab
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
 from shoal.errors import UserError
+from shoal.flower.layout import Place
+
+
+class _WithToken:
+    """Shows the owner's token; only to a server that the federation's authority vouches for."""
+
+    def __init__(self, token: str) -> None:
+        self._header = f"Bearer {token}"
+
+    def intercept(self, context: Any, call_next: Callable[[Any], httpx.Response]) -> httpx.Response:
+        context.request.headers["Authorization"] = self._header
+        return call_next(context)
 
 
 class Link:
     """The control side of a SuperLink."""
 
-    def __init__(self, address: str, authority: Path | None) -> None:
+    def __init__(self, address: str, authority: Path, token: str) -> None:
         self.address = address
+        version = RuntimeVersionHttpInterceptor(component_name="shoal")
         self._client = ControlHttpClient.from_server_address(
-            address,
-            authority is None,
-            str(authority) if authority is not None else None,
-            interceptors=[RuntimeVersionHttpInterceptor(component_name="shoal")],
+            address, False, authority.read_bytes(), interceptors=[version, _WithToken(token)]
         )
 
     def wait(self, seconds: float) -> None:
@@ -72,3 +82,9 @@ class Link:
 
     def close(self) -> None:
         self._client.close()
+
+
+def owners_link(place: Place) -> Link:
+    """To the SuperLink of a directory; refused if none has started there."""
+    owner = place.owner
+    return Link(owner.address(), place.authority, owner.token())

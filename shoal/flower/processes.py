@@ -14,6 +14,12 @@ from typing import IO
 
 SUPERLINK = "superlink"
 SHOAL = [sys.executable, "-c", "from shoal.cli import main; main()"]
+SUPERLINK_COMMAND = [
+    sys.executable,
+    "-c",
+    "from shoal.flower.superlink import main; main()",
+    "flower-superlink",
+]
 
 
 def environment(home: Path) -> dict[str, str]:

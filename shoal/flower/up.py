@@ -1,7 +1,7 @@
 """A federation on this machine: SuperLink, members and server app as real processes.
 
 TLS and node authentication are on, with certificates and keys made here, unless ``insecure`` is
-spelled out.
+spelled out. The owner's side of the SuperLink is closed to others in any case.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from shoal.errors import UserError
 from shoal.flower.certificates import make_certificates
 from shoal.flower.keys import new_key, read_key
 from shoal.flower.layout import Place, Up
-from shoal.flower.link import Link
+from shoal.flower.link import Link, owners_link
 from shoal.flower.new_app import agreement_of
-from shoal.flower.processes import SHOAL, SUPERLINK, Processes
+from shoal.flower.processes import SHOAL, SUPERLINK, SUPERLINK_COMMAND, Processes
 from shoal.flower.roster import Roster
 from shoal.lock import end_holder
 
@@ -34,13 +34,17 @@ def free_port() -> int:
 
 
 def prepare(place: Place, up: Up, hosts: Sequence[str]) -> None:
-    """Certificates, keys, roster and the members' data."""
-    if not up.insecure and not place.authority.exists():
+    """Certificates, keys, the owner's token and secret, roster and the members' data."""
+    if not place.authority.exists():  # the owner's side has TLS even if members do without
         make_certificates(place.certificates, [*hosts, "localhost", "127.0.0.1"])
+    place.owner.make()
+    for database in place.path.glob(f"{place.database.name}*"):
+        database.chmod(0o600)
     roster = Roster(place.roster)
     for index in range(up.nodes):
         home = place.node(index)
         key = read_key(home / "key") if (home / "key").exists() else new_key(home / "key")
+        home.chmod(0o700)  # its rows are in it
         if not up.insecure:
             roster.add(home.name, key.public)
     _write_data(place, up)
@@ -67,22 +71,15 @@ def _write_data(place: Place, up: Up) -> None:
 
 
 def superlink_command(place: Place, up: Up) -> list[str]:
-    command = ["flower-superlink", "--host", up.host, "--port", str(up.port)]
-    command += ["--database", str(place.path / "superlink.db")]
+    owner, folder = place.owner, place.certificates
+    command = [*SUPERLINK_COMMAND, "--owner", str(owner.folder)]
+    command += ["--door", up.host, str(up.port), "--database", str(place.database)]
     command += ["--disable-runtime-dependency-installation"]
-    if up.insecure:
-        return [*command, "--insecure"]
-    folder = place.certificates
-    return [
-        *command,
-        "--enable-supernode-auth",
-        "--ssl-certfile",
-        str(folder / "server.crt"),
-        "--ssl-keyfile",
-        str(folder / "server.key"),
-        "--ssl-ca-certfile",
-        str(place.authority),
-    ]
+    command += ["--isolation", "process", "--superexec-auth-secret-file", str(owner.secret_file)]
+    command += ["--ssl-certfile", str(folder / "server.crt")]
+    command += ["--ssl-keyfile", str(folder / "server.key")]
+    command += ["--ssl-ca-certfile", str(place.authority)]
+    return [*command, "--insecure" if up.insecure else "--enable-supernode-auth"]
 
 
 def node_command(place: Place, up: Up, index: int) -> list[str]:
@@ -91,6 +88,15 @@ def node_command(place: Place, up: Up, index: int) -> list[str]:
     command += ["--federation", str(agreement_of(Path(up.app))), "--data", str(home / "data.npz")]
     command += ["--key", str(home / "key"), "--home", str(home)]
     return [*command, *(["--insecure"] if up.insecure else ["--ca", str(place.authority)])]
+
+
+def needs_doors() -> None:
+    """Refuse a Flower that lacks what keeps strangers out."""
+    try:
+        import shoal.flower.superlink  # noqa: F401
+    except ImportError as error:
+        raise UserError(f"the installed Flower lacks what keeps strangers out ({error}); nothing "
+                        "was started; install flwr>=1.41,<1.43") from None  # fmt: skip
 
 
 class Federation:
@@ -105,19 +111,21 @@ class Federation:
         return self
 
     def __exit__(self, *args: object) -> None:
-        if self._link is not None:
-            self._link.close()
+        self._hang_up()
         self.processes.stop()
+        self.place.owner.closed()
         end_holder(self.place.lock)  # without its SuperLink it would linger
 
     @property
     def link(self) -> Link:
         if self._link is None:
-            authority = None if self.up.insecure else self.place.authority
-            self._link = Link(self.up.address, authority)
+            self._link = owners_link(self.place)
         return self._link
 
     def start_superlink(self) -> None:
+        needs_doors()
+        self._hang_up()
+        self.place.owner.closed()
         process = self.processes.start(SUPERLINK, superlink_command(self.place, self.up))
         until = time.monotonic() + START_SECONDS
         while True:
@@ -126,12 +134,24 @@ class Federation:
                 break
             except UserError:
                 if process.poll() is not None or time.monotonic() > until:
-                    log = self.place.superlink_log
-                    raise UserError(f"the SuperLink did not start; see {log}") from None
+                    raise UserError(f"the SuperLink did not start{self._why()}; see "
+                                    f"{self.place.superlink_log}") from None  # fmt: skip
+                time.sleep(0.1)
         for entry in Roster(self.place.roster).entries:
             self.link.register(entry.name, entry.public)
         kind = "INSECURE, without TLS" if self.up.insecure else "TLS and node authentication are on"
         self.say(f"SuperLink at {self.up.address} ({kind})")
+
+    def _hang_up(self) -> None:
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+
+    def _why(self) -> str:
+        """What the SuperLink said last, if it refused to start."""
+        lines = self.place.superlink_log.read_text(errors="replace").splitlines()
+        said = lines[-1] if lines else ""
+        return f" ({said.removeprefix('shoal: ')})" if said.startswith("shoal: ") else ""
 
     @property
     def superlink_runs(self) -> bool:

@@ -57,9 +57,9 @@ class SessionStart(Part):
     ``G_s`` is saved for every ``s >= P``. Tensors of zero length are skipped. The pseudo-code uses
     ``w_P^init`` without defining it; the authors' code takes ``w^0``, which is not the default here
     because it throws a trained model away. The
-    paper does not mention buffers; the mean of variances leaves out the spread between the sessions'
-    means, as in the released code. Counters of batches are not kept (see ``ModuleTask``), so none is
-    mixed.
+    paper does not mention buffers; the mean of variances leaves out the spread between the
+    sessions' means, as in the released code. Counters of batches are not kept (see ``ModuleTask``),
+    so none is mixed.
     """
 
     strategy: Literal["similarity", "average", "previous"] = "similarity"

@@ -3,7 +3,8 @@
 The format, made of pages (:mod:`shoal.reports.page_data`):
 
     groups      [{name, method, runs, seeds, mean, final, best, fall, lowest, rounds_back, never,
-                seconds, bytes, scored_on, x, band: {mean, low?, high?}}], the best mean accuracy first
+                seconds, bytes, scored_on, x, band: {mean, low?, high?}}], the best mean
+                accuracy first
     pairs       [{a, b, of, seeds, mean, low, high, verdict}]: differences a - b of groups that
                 share seeds, a being ranked above b
     level       the confidence of all intervals of one figure together (0.95)

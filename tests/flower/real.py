@@ -165,6 +165,11 @@ class Real:
         path = self._log(self.place.node(index).name)
         return path.read_text().count(text) if path.exists() else 0
 
+    def number(self, index: int) -> int:
+        """What Flower calls a member's node, from the node's own words."""
+        text = self._log(self.place.node(index).name).read_text()
+        return int(text.split(" as node ")[1].split()[0])
+
     def _log(self, name: str) -> Path:
         return self.place.logs / f"{name}.log"
 
