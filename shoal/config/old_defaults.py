@@ -28,8 +28,8 @@ SETTINGS: Final[Mapping[str, Mapping[str, Any]]] = {
     "special": {"new_rows": "anchored"},
     "special_c": {"new_rows": "anchored"},
 }
-# Settings that count only where classes come later. No recipe of 0.1 leaves them open in such a world,
-# so a recipe that says nothing keeps the names of its runs.
+# Settings that count only where classes come later. No recipe of 0.1 leaves them open in such a
+# world, so a recipe that says nothing keeps the names of its runs.
 UNNAMED: Final = ("new_rows",)
 # dotted key of a config -> what 0.1 did without it
 KEYS: Final[Mapping[str, Any]] = {
