@@ -80,6 +80,10 @@ Threshold = Annotated[
     float, _number, AfterValidator(_not_nan),
     Field(ge=0, description="a number of at least 0 (.inf too)"),
 ]  # fmt: skip
+Limit = Annotated[
+    float, _number, AfterValidator(_not_nan),
+    Field(gt=0, description="a number above 0 (.inf too)"),
+]  # fmt: skip
 # The kinds of shift that a part hears.
 Hears = Annotated[
     Sequence[Literal["members", "domain", "classes", "concept", "noticed"]],

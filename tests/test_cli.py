@@ -56,7 +56,7 @@ def test_run_resume_compare_report(
     picture = tmp_path / "c.png"
     assert call(["compare", str(a), str(b), "-o", str(picture)]) == 0
     out = capsys.readouterr().out
-    assert "rounds to" in out and str(picture) in out.replace("\n", "")
+    assert "repetitions" in out and str(picture) in out.replace("\n", "")
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert call(["report", str(a)]) == 0
     assert (a / "report.html").read_text().lstrip().lower().startswith("<!doctype html")

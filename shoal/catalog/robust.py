@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shoal.catalog.registry import entry
-from shoal.domains import Above0, BelowHalf, Count, Whole
+from shoal.domains import BelowHalf, Count, Limit, Whole
 from shoal.method import Method
 from shoal.part import Part
 from shoal.parts.aggregators import CoordinateMedian, Krum, NormClip, TrimmedMean
@@ -38,6 +38,6 @@ def multi_krum(byzantine: Whole = 1, keep: Count | None = None) -> Method:
 
 
 @entry
-def norm_clip(limit: Above0 | None = None) -> Method:
+def norm_clip(limit: Limit | None = None) -> Method:
     """Uploads shortened to a limit, by default the round's median (Sun et al. 2019)."""
     return _robust("norm_clip", NormClip(limit=limit))

@@ -205,9 +205,9 @@ def test_an_extrapolating_rule_leaves_variances_alone() -> None:
 
 FAR: dict[str, Callable[[], Method]] = {
     "relaxed start": lambda: catalog.fedinit(beta=5.0),
-    "look-ahead": lambda: catalog.fedacg(lam=3.0),
+    "look-ahead": lambda: catalog.fedacg(lam=0.99),
     "server rate": lambda: catalog.fedavg(eta_g=7.0),
-    "momentum": lambda: catalog.fedavgm(beta=2.0, eta_g=3.0),
+    "momentum": lambda: catalog.fedavgm(beta=0.99, eta_g=9.0),
     "adaptive": lambda: catalog.fedadam(eta_g=9.0),
     "drift-aware": lambda: catalog.flash(gamma=None, eta_g=9.0),
     "normalised": lambda: catalog.fednova(),

@@ -11,10 +11,16 @@ from shoal import catalog
 from shoal.engines.loop import Loop
 from shoal.engines.vectorized import Vectorized
 from shoal.method import Method
+from shoal.parts.drift_models import ModelPerDrift
 from shoal.round import RoundReport
 from tests.support import SmallWorld, play, settings_for, small_task
 
 CLIENTS = 6
+
+
+def always_new(**settings: int) -> Method:
+    """FedDrift that finds a drift whenever it looks: below what the catalog lets a user ask for."""
+    return Method("always new", (ModelPerDrift(delta=-1.0, every=1, **settings),))
 
 
 def played(method: Method, rounds: int = 2, **world: Any) -> tuple[list[RoundReport], int]:
@@ -42,7 +48,7 @@ def test_hypcluster_sends_all_models_once() -> None:
 
 def test_feddrift_sends_the_live_models() -> None:
     """Asked in every round (a time step each): everybody gets every model that is there."""
-    reports, size = played(catalog.feddrift_eager(every=1, delta=-1.0, cap=3), rounds=4)
+    reports, size = played(always_new(cap=3), rounds=4)
     live = 1  # before the round
     for report in reports:
         assert vectors(report, size)[0] == live
@@ -51,17 +57,18 @@ def test_feddrift_sends_the_live_models() -> None:
 
 
 def test_fedagg_probes_count() -> None:
-    """L epochs of plain steps, L gradients and L + 1 models up per pass; the model goes down once,
-    with the first pass."""
+    """L epochs of plain steps and L + 1 models up per pass, with scale epoch also L gradients; the
+    model goes down once, with the first pass."""
     plain, size = played(catalog.fedavg())
-    for passes in (1, 2):
-        reports, _ = played(catalog.fedagg(epochs=2, probe_passes=passes))
+    for passes, scale in ((1, "step"), (2, "step"), (1, "epoch"), (2, "epoch")):
+        reports, _ = played(catalog.fedagg(epochs=2, probe_passes=passes, scale=scale))
+        vectors_up = 3 if scale == "step" else 5
         for report, base in zip(reports, plain, strict=True):
             probing = report.costs()["probing"]
             assert probing["steps"] == passes * base.steps
             assert probing["samples"] == passes * base.samples
             assert probing["epochs"] == passes * 2 * CLIENTS
-            assert probing["bytes_up"] >= passes * 4 * CLIENTS * size
+            assert probing["bytes_up"] // (CLIENTS * size) == passes * vectors_up
             assert report.costs()["steps"] == (1 + passes) * base.steps
             down = report.costs()["bytes_down"] - len(report.cohort) * size
             assert down == report.bytes_down + CLIENTS * passes * 2 * 4

@@ -18,6 +18,7 @@ from shoal.federation import Federation, Settings
 from shoal.guard import Guard
 from shoal.method import Method
 from shoal.part import Part
+from shoal.parts.drift_models import ModelPerDrift
 from shoal.round import play_round
 from shoal.tree import Tree
 from shoal.types import ClientData, Job, Kind, Model
@@ -37,6 +38,11 @@ class EveryModel(Part):
 
 
 BOTH = Method("both", (EveryModel(),), base=False)
+
+
+def always_new() -> Method:
+    """FedDrift that finds a drift whenever it looks: below what the catalog lets a user ask for."""
+    return Method("always new", (ModelPerDrift(delta=-1.0, every=1),))
 
 
 @dataclass(frozen=True)
@@ -74,7 +80,7 @@ def test_figures_of_two_models_do_not_overwrite_each_other() -> None:
 
 
 def test_the_keeper_of_the_bank_speaks_once() -> None:
-    settings = settings_for(catalog.feddrift_eager(every=1, delta=-1.0), SmallWorld(), small_task())
+    settings = settings_for(always_new(), SmallWorld(), small_task())
     for report in play(settings, Loop(), 3)[1]:
         assert list(report.figures) == ["models"]
 
@@ -185,7 +191,7 @@ def pieces(federation: Federation) -> dict[str, Any]:
 
 def test_a_failed_attempt_leaves_no_assignments_of_feddrift() -> None:
     """A retry chooses other clients; those of the failed attempt were never assigned."""
-    method = catalog.feddrift_eager(every=1, delta=-1.0)
+    method = always_new()
     settings = settings_for(
         method, SmallWorld(), small_task(), participation=2, guard=Guard(retries=1)
     )
@@ -197,7 +203,7 @@ def test_a_failed_attempt_leaves_no_assignments_of_feddrift() -> None:
 
 
 def test_an_abandoned_round_changes_nothing_and_its_costs_stay() -> None:
-    method = catalog.feddrift_eager(every=1, delta=-1.0) | catalog.flwf_2t()
+    method = always_new() | catalog.flwf_2t()
     world = SmallWorld(shifts={2: "domain"})
     settings = settings_for(method, world, small_task(), guard=Guard(retries=1))
     federation, _, _ = play(settings, Loop(), 2)

@@ -363,8 +363,10 @@ def test_second_moments_by_hand() -> None:
 class HeldAtZero(DriftAware):
     """FLASH's server rule with d held at 0."""
 
-    def _disparity(self, old: Drift, square: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        return torch.ones_like(v), torch.zeros_like(v)
+    def _disparity(
+        self, d: Tensor, square: Tensor, before: Tensor, after: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        return torch.ones_like(d), torch.zeros_like(d)
 
 
 @both_problems
