@@ -15,7 +15,7 @@ from shoal.parts.replay import ReplayBuffer
 from shoal.parts.two_optimizers import AlternatingAdam
 from shoal.parts.two_teachers import TwoTeachers
 
-TASKS = ("domain", "classes")
+TASKS: Hears = ("domain", "classes")
 
 
 @entry

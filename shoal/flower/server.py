@@ -82,8 +82,6 @@ class Server:
             self._protect(self.agreement.privacy)
         if secure is not None:
             self._need(secure.at_least)
-        if self.account is not None:
-            self._say_privacy(self.account)
         if saved:
             self._resumed()
 
@@ -93,8 +91,9 @@ class Server:
         self.settings = replace(self.settings, guard=guard, uniform=True)
         self._need(privacy.shared_by)
         alone = self.agreement.secure is None
-        self.account = Account(privacy, self.folder / "releases.json", alone)
-        self.engine.released = self.account.release
+        account = self.account = Account(privacy, self.folder / "releases.json", alone)
+        self.engine.released = account.release
+        self._say_privacy(account)
 
     def _say_privacy(self, account: Account) -> None:
         """What the rounds that are left will cost, before the first of them."""

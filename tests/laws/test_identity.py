@@ -35,7 +35,7 @@ from shoal.method import Method
 from shoal.part import Part
 from shoal.parts.anchor import ServerAnchor
 from shoal.parts.control_variate import ControlVariate
-from shoal.parts.drift_aware import Drift, DriftAware
+from shoal.parts.drift_aware import DriftAware
 from shoal.parts.rates import AggregatedGradientRate, control_rates
 from shoal.parts.relaxed_start import RelaxedStart
 from shoal.parts.server_opt import Moments, ServerAdaptive, ServerMomentum, Velocity
