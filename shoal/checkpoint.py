@@ -20,14 +20,15 @@ from torch import Tensor
 from shoal.durable import removed_on_failure
 from shoal.errors import UserError
 from shoal.federation import Federation
-from shoal.frozen import freeze, thaw
 from shoal.rundir import dump_json, sync_directory, write_text
 from shoal.shards import CorruptError, Shards, finder, sha
+from shoal.states import freeze, thaw
 from shoal.store import ClientStore, Entry
 from shoal.store_files import Spilled, SpillFile
 from shoal.types import Model
 
-FORMAT = 1
+FORMAT = 2  # 1: version 0.1 called states by the module they were in
+READ = (1, 2)
 SHARD_BYTES = 256 * 2**20
 KEPT = 2
 MANIFEST = "manifest.json"
@@ -153,9 +154,9 @@ def _manifest(folder: Path) -> dict[str, Any]:
         raise CorruptError("has a manifest that cannot be read") from None
     if not good:
         raise CorruptError("has a manifest with a wrong checksum")
-    if manifest["format"] != FORMAT:
+    if manifest["format"] not in READ:
         raise UserError(
-            f"{folder} has format {manifest['format']}; this version reads format {FORMAT}"
+            f"{folder} has format {manifest['format']}; this version reads formats 1 and {FORMAT}"
         )
     return manifest
 

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from shoal import tree
 from shoal.durable import write_bytes
+from shoal.states import freeze
 from shoal.tree import Tree
 
 Memories = tuple[Tree, ...]
@@ -56,18 +57,11 @@ def form_of(memories: Memories) -> Form:
     found = tree.leaves(memories)
     device = str(found[0].device) if found else "cpu"
     sizes = tuple(t.numel() * t.element_size() for t in found)
-    key = (_kind(memories), sizes, device)
+    kind = str(freeze(memories, lambda _: "*", name=repr))  # equal tuples of two types are two
+    key = (kind, sizes, device)
     if key not in _FORMS:
         _FORMS[key] = Form(tree.rebuild(memories, range(len(found))), sizes, device)
     return _FORMS[key]
-
-
-def _kind(memory: Tree) -> str:
-    """The structure with its types: equal tuples of two types are two kinds."""
-    if not isinstance(memory, tuple):
-        return "-" if memory is None else "*"
-    inside = ",".join(_kind(branch) for branch in memory)
-    return f"{type(memory).__module__}.{type(memory).__qualname__}({inside})"
 
 
 class SpillFile:

@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from shoal.states import state
+
 Kind = str  # one of KINDS
 KINDS = ("members", "concept", "domain", "classes", "noticed")
 
@@ -74,6 +76,7 @@ class Terms(NamedTuple):
     pull: Tensor | None = None
 
 
+@state("federation.model")
 class Model(NamedTuple):
     """A global model: trainable vector and running statistics (empty for most networks)."""
 

@@ -15,9 +15,9 @@ from shoal import checkpoint
 from shoal.config import from_mapping
 from shoal.errors import UserError
 from shoal.federation import Federation
-from shoal.frozen import freeze, thaw
 from shoal.player import Record
 from shoal.runner import Run
+from shoal.states import freeze, thaw
 from shoal.types import Model
 
 
@@ -68,7 +68,7 @@ def test_states_are_tuples_and_nothing_else() -> None:
 
     with pytest.raises(TypeError, match="not list"):
         freeze([torch.zeros(1)], lambda t: "t")
-    with pytest.raises((TypeError, ValueError), match="NamedTuple"):
+    with pytest.raises(UserError, match="NamedTuple"):
         freeze(Hidden(torch.zeros(1)), lambda t: "t")
     for name in ("os:system", "builtins:tuple", "no.such.module:State"):
         with pytest.raises(ValueError, match="no NamedTuple"):

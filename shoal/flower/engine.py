@@ -28,6 +28,7 @@ from shoal.flower.post import Address, Post
 from shoal.flower.secure import Secure
 from shoal.flower.shared_out import shared_out
 from shoal.orders import endings_of
+from shoal.states import freeze
 from shoal.tree import Tree
 
 
@@ -246,11 +247,7 @@ def _tickets(memories: tuple[Tree, ...] | None, parts: int) -> tuple[int, ...]:
 
 def _form(tree_: Tree) -> str:
     """Structure, types and shapes of a tree."""
-    if isinstance(tree_, Tensor):
-        return f"{tree_.dtype}{tuple(tree_.shape)}"
-    if isinstance(tree_, tuple):
-        return f"{type(tree_).__name__}({','.join(_form(item) for item in tree_)})"
-    return repr(tree_)
+    return str(freeze(tree_, lambda leaf: f"{leaf.dtype}{tuple(leaf.shape)}"))
 
 
 def _odd(forms: dict[int, str]) -> set[int]:

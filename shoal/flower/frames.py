@@ -175,7 +175,7 @@ class _Form:
     }
 
 
-def pack(frame: Frame) -> bytes:
+def pack(frame: Frame, magic: bytes = wire.MAGIC) -> bytes:
     """The bytes of a frame."""
     hints, values, trees = _Form.hints[type(frame).__name__], {}, {}
     for field in fields(frame):
@@ -184,7 +184,7 @@ def pack(frame: Frame) -> bytes:
             trees[field.name] = value
         else:
             values[field.name] = list(value) if isinstance(value, tuple) else value
-    return wire.encode(type(frame).__name__, values, trees)
+    return wire.encode(type(frame).__name__, values, trees, magic)
 
 
 def unpack(blob: bytes, limit: int, words: Vocabulary | None = None) -> Frame:

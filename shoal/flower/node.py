@@ -14,7 +14,7 @@ from torch import Tensor
 from shoal import tree
 from shoal.engines import base
 from shoal.engines.loop import question_view, train_one
-from shoal.flower import frames
+from shoal.flower import frames, wire
 from shoal.flower.agreement import Agreement
 from shoal.flower.cannot import CannotError
 from shoal.flower.frames import (
@@ -42,6 +42,10 @@ from shoal.types import ClientData, Model
 
 SCORE = "score"  # the question that is no part's: how good is this model?
 SLACK = 64 << 20  # bytes of an order beyond what its models need
+OLD_SERVER = (
+    "the server's shoal is older than this member's; both need the same version: install the "
+    "member's on the server"
+)
 
 
 @dataclass
@@ -72,6 +76,9 @@ class Node:
 
     def reply(self, blob: bytes) -> tuple[bytes, bytes]:
         """The reply to a frame, and the signature over it."""
+        if wire.of_0_1(blob):  # it could not read what this node trains
+            packed = frames.pack(Sorry("", OLD_SERVER), wire.MAGIC_0_1)
+            return packed, self.key.sign(packed)
         with self._lock:
             nonce = ""
             try:

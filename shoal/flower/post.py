@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from flwr.app import Array, ArrayRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from shoal.flower import frames
+from shoal.flower import frames, wire
 from shoal.flower.frames import Card, Down, Frame, Order, Sorry
 from shoal.flower.keys import signed_by
 from shoal.flower.ledger import Ledger
@@ -20,6 +20,10 @@ from shoal.flower.rules import Rules
 from shoal.flower.wire import Vocabulary, WireError
 
 RECORD, FRAME = "shoal", "frame"
+OLD_NODE = (
+    "the member's shoal is older than the server's; both need the same version: install the "
+    "server's on its node and start it again"
+)
 FIRST_LOOK = 0.02  # seconds; every look after it waits a little longer, up to ``poll``
 SIGNATURE_BYTES = 512
 
@@ -167,6 +171,8 @@ class Post:
         if reply.node != sent.address.node:
             raise WireError("another node replied")
         blob, signature = opened(reply.content)
+        if wire.of_0_1(blob):
+            raise WireError(OLD_NODE)
         frame = frames.unpack(blob, self.limit, self.words)
         public = sent.address.public
         if not public and isinstance(frame, Card):  # insecure: whoever has a key is somebody

@@ -5,6 +5,10 @@ header names the kind of frame, its plain values, the structure of its trees, an
 every tensor. Nothing in it executes, and no name in it is imported: NamedTuples are looked up in
 the vocabulary of the method that both sides have built. A frame never asks for more memory than
 it is long, and its length is compared with a bound first.
+
+Frames of version 0.1 have other names in them (:mod:`shoal.states_0_1`). They are read, so that a
+member's memories and a server's greeting last on disk; two sides that run different versions do
+not train together, and are told so.
 """
 
 from __future__ import annotations
@@ -20,10 +24,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from shoal.errors import UserError
 from shoal.method import Method
+from shoal.states import current, found_name, freeze
 from shoal.tree import Tree
 
-MAGIC = b"SHOAL1"
+MAGIC, MAGIC_0_1 = b"SHOAL2", b"SHOAL1"
 HEADER_BYTES = 1 << 20
 DEPTH, DIMS, LEAVES = 16, 8, 4096
 TYPES: dict[str, tuple[torch.dtype, int]] = {
@@ -59,23 +65,31 @@ def vocabulary(method: Method) -> dict[str, type]:
     for module in sorted(modules):
         for value in vars(sys.modules[module]).values():
             if isinstance(value, type) and issubclass(value, tuple) and hasattr(value, "_fields"):
-                found[_name(value)] = value
+                name = found_name(value)
+                if name is not None:
+                    found[name] = value
     return found
 
 
-def _name(kind: type) -> str:
-    return f"{kind.__module__}:{kind.__qualname__}"
-
-
 # ---- writing ----
-def encode(kind: str, values: Mapping[str, Any], trees: Mapping[str, Tree]) -> bytes:
+def encode(
+    kind: str, values: Mapping[str, Any], trees: Mapping[str, Tree], magic: bytes = MAGIC
+) -> bytes:
     """The bytes of a frame.
 
     >>> decode(encode("k", {"a": 1}, {"t": (torch.ones(2), None)}), 1000).trees["t"]
     (tensor([1., 1.]), None)
     """
     tensors: list[Tensor] = []
-    shaped = {name: _structure(tree, tensors) for name, tree in trees.items()}
+
+    def numbered(tensor: Tensor) -> int:
+        tensors.append(tensor)
+        return len(tensors) - 1
+
+    try:
+        shaped = {name: freeze(tree, numbered) for name, tree in trees.items()}
+    except (TypeError, UserError) as error:
+        raise WireError(f"a tree that cannot be sent: {error}") from None
     described = [[NAMES[t.dtype], list(t.shape)] for t in tensors]
     header = json.dumps(
         {"kind": kind, "values": dict(values), "trees": shaped, "tensors": described},
@@ -85,19 +99,7 @@ def encode(kind: str, values: Mapping[str, Any], trees: Mapping[str, Tree]) -> b
     if len(header) > HEADER_BYTES:
         raise WireError(f"a header of {len(header)} bytes is too long to be sent")
     body = b"".join(_bytes(t) for t in tensors)
-    return MAGIC + struct.pack("<I", len(header)) + header + body
-
-
-def _structure(tree: Tree, tensors: list[Tensor]) -> Any:
-    if tree is None:
-        return None
-    if isinstance(tree, Tensor):
-        tensors.append(tree)
-        return len(tensors) - 1
-    if not isinstance(tree, tuple):
-        raise WireError(f"only tuples of tensors are sent, not {type(tree).__name__}")
-    items = [_structure(item, tensors) for item in tree]
-    return {"of": _name(type(tree)), "items": items} if hasattr(tree, "_fields") else items
+    return magic + struct.pack("<I", len(header)) + header + body
 
 
 def _bytes(tensor: Tensor) -> bytes:
@@ -111,7 +113,7 @@ def decode(blob: bytes, limit: int, words: Vocabulary | None = None) -> Raw:
     if len(blob) > limit:
         raise WireError(f"{len(blob)} bytes, and at most {limit} are accepted")
     start = len(MAGIC) + 4
-    if len(blob) < start or blob[: len(MAGIC)] != MAGIC:
+    if len(blob) < start or blob[: len(MAGIC)] not in (MAGIC, MAGIC_0_1):
         raise WireError("not a frame of this version")
     (length,) = struct.unpack("<I", blob[len(MAGIC) : start])
     if length > HEADER_BYTES or start + length > len(blob):
@@ -131,6 +133,11 @@ def decode(blob: bytes, limit: int, words: Vocabulary | None = None) -> Raw:
     if supply.used != len(tensors):
         raise WireError("tensors that no tree uses")
     return Raw(kind, values, found)
+
+
+def of_0_1(blob: bytes) -> bool:
+    """Whether version 0.1 wrote a frame."""
+    return blob[: len(MAGIC_0_1)] == MAGIC_0_1
 
 
 def _refused(text: str) -> None:
@@ -194,10 +201,13 @@ class _Supply:
         return self._named(shape, depth)
 
     def _named(self, shape: Any, depth: int) -> Tree:
-        if not isinstance(shape, dict) or set(shape) != {"of", "items"}:
+        if isinstance(shape, dict) and set(shape) == {"of", "items"}:  # as version 0.1 wrote it
+            name, items = shape["of"], shape["items"]
+        elif isinstance(shape, dict) and len(shape) == 1:
+            ((name, items),) = shape.items()
+        else:
             raise WireError("a tree with a node of an unknown kind")
-        kind = self.words.get(shape["of"]) if isinstance(shape["of"], str) else None
-        items = shape["items"]
+        kind = self.words.get(current(name)) if isinstance(name, str) else None
         if kind is None or not isinstance(items, list):
             raise WireError("a tree with a name that the method does not use")
         if len(items) != len(kind._fields):  # type: ignore[attr-defined]

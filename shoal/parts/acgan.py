@@ -16,6 +16,7 @@ from shoal.part import Stepped
 from shoal.parts.descent import minimised, normals, source
 from shoal.parts.generator import ROWS, held_classes
 from shoal.parts.tasks import LastTask, LastTaskModel
+from shoal.states import state
 from shoal.task import Task, cross_entropy_rows
 from shoal.tree import Tree
 from shoal.types import Batch, Outputs, Reduction, Terms, Work
@@ -24,12 +25,14 @@ from shoal.view import ServerView, View
 BETAS = (0.5, 0.999)
 
 
+@state("acgan.memory")
 class GanMemory(NamedTuple):
     kept: LastTask
     held: Tensor  # classes met in this task and earlier ones
     old: Tensor  # classes met in ended tasks
 
 
+@state("acgan.upload")
 class GanUpload(NamedTuple):
     generator: Tensor  # of the last task
     known: Tensor  # 1 if there is one

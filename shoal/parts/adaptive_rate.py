@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 
 from shoal.part import Part, Sent, Stepped
+from shoal.states import state
 from shoal.tree import Tree
 from shoal.view import ServerView, View
 
 
+@state("adaptive_rate.variability")
 class Variability(NamedTuple):
     """Running mean ``mu`` of the model, variance ``s``, ratio ``g``, aggregations ``t``."""
 

@@ -10,12 +10,14 @@ from torch import Tensor
 
 from shoal.errors import UserError
 from shoal.part import Part, Sent, Stepped
+from shoal.states import state
 from shoal.task import Task
 from shoal.tree import Tree
 from shoal.types import Kind
 from shoal.view import ServerView, View
 
 
+@state("task_anchor.anchor")
 class Anchor(NamedTuple):
     point: Tensor
     task: Tensor  # tasks begun before this one
@@ -95,6 +97,7 @@ class ServerAnchor(TaskAnchor):
         return Stepped(taught(view.task, view.state.seen, pulled, theta), view.state)
 
 
+@state("client_anchor.pull")
 class Pull(NamedTuple):
     point: Tensor
     strength: Tensor

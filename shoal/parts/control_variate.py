@@ -10,11 +10,13 @@ from torch import Tensor
 
 from shoal.part import Part, Sent, Stepped
 from shoal.question import question, sends
+from shoal.states import state
 from shoal.tree import Tree
 from shoal.types import Kind, Reduction, Work
 from shoal.view import GradFn, ServerView, View
 
 
+@state("scaffold.variate")
 class Variate(NamedTuple):
     c: Tensor
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from shoal.errors import UserError
 from shoal.metrics.divergence import divergence
 from shoal.part import Part
+from shoal.states import state
 from shoal.tree import Tree
 from shoal.types import Batch, Reduction, Work
 from shoal.view import ServerView, View
@@ -52,6 +53,7 @@ class Watch(Part):
         return float(view.uploads.payload[0]) if view.uploads.payload else None
 
 
+@state("page_hinkley.state")
 class PageHinkleyState(NamedTuple):
     rounds: Tensor
     mean: Tensor
@@ -102,6 +104,7 @@ class PageHinkley(Watch):
         return {"watched": view.state.last, "evidence": view.state.total - view.state.least}
 
 
+@state("adwin.window")
 class Window(NamedTuple):
     values: Tensor  # [keep]: what was watched since the last notice, the newest last
     filled: Tensor  # how many of them, at the end, are there
@@ -175,6 +178,7 @@ def _river() -> Any:
         ) from None
 
 
+@state("disparity.state")
 class DisparityState(NamedTuple):
     rounds: Tensor  # since the start or the last notice
     v: Tensor

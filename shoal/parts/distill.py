@@ -11,6 +11,7 @@ from torch.nn.functional import softplus
 
 from shoal.part import Part, Sent
 from shoal.question import question, sends
+from shoal.states import state
 from shoal.tree import Tree
 from shoal.types import Kind, Outputs, Terms
 from shoal.view import ServerView, View
@@ -43,6 +44,7 @@ def overwritten(target: Tensor, teacher: Tensor, old: Tensor) -> Tensor:
     return target * (1.0 - old) + old * torch.sigmoid(teacher)
 
 
+@state("session_teacher.teacher")
 class Teacher(NamedTuple):
     theta: Tensor
     stats: Tensor

@@ -10,10 +10,12 @@ from torch import Tensor
 
 from shoal.part import Part, Stepped
 from shoal.parts.server_opt import Rule, second_moment
+from shoal.states import state
 from shoal.tree import Tree
 from shoal.view import ServerView
 
 
+@state("flash.drift")
 class Drift(NamedTuple):
     m: Tensor
     v: Tensor

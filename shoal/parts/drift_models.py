@@ -12,6 +12,7 @@ from torch import Tensor
 from shoal.part import Part
 from shoal.parts.select import Measure, lowest, misfits, stacked
 from shoal.question import question, sends, weighs_rows
+from shoal.states import state
 from shoal.tree import Tree
 from shoal.types import Job, Model
 from shoal.view import ServerView, View
@@ -20,6 +21,7 @@ NONE = -1
 ROWS = 64  # of the first table; it doubles when it is full
 
 
+@state("drift_models.assignments")
 class Assignments(NamedTuple):
     """A row for every client that was ever selected; ``history`` is ``[rows, steps]``."""
 

@@ -10,11 +10,13 @@ from torch import Tensor
 
 from shoal.part import Part, Stepped
 from shoal.question import question, sends
+from shoal.states import state
 from shoal.tree import Tree
 from shoal.types import Kind, Outputs, Reduction, Terms, Work
 from shoal.view import ServerView, View
 
 
+@state("feddyn.kept")
 class Kept(NamedTuple):
     v: Tensor
 

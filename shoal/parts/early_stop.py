@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 
 from shoal.part import Part
+from shoal.states import state
 from shoal.tree import Tree
 from shoal.view import View
 
 
+@state("early_stop.progress")
 class Progress(NamedTuple):
     before: Tensor
     now: Tensor

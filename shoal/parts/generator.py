@@ -15,6 +15,7 @@ from shoal.part import Sent, Stepped
 from shoal.parts.descent import minimised, normals, source
 from shoal.parts.inversion import HIDDEN, Inversion, inversion_loss, watched_statistics
 from shoal.parts.tasks import TaskPart
+from shoal.states import state
 from shoal.task import ModuleTask, Task, cross_entropy_rows
 from shoal.tree import Tree
 from shoal.types import Batch, Outputs, Reduction, Terms, Work
@@ -23,6 +24,7 @@ from shoal.view import ServerView, View
 ROWS = 32  # synthetic rows a step where a batch is all of a client's data
 
 
+@state("mfcl.replayed")
 class Replayed(NamedTuple):
     """The server's state; ``old`` are the classes of ended tasks, ``seen`` those met so far."""
 
@@ -34,6 +36,7 @@ class Replayed(NamedTuple):
     seen: Tensor
 
 
+@state("mfcl.memory")
 class Memory(NamedTuple):
     """What goes down once a task."""
 
@@ -43,6 +46,7 @@ class Memory(NamedTuple):
     old: Tensor
 
 
+@state("mfcl.seen")
 class Seen(NamedTuple):
     classes: Tensor  # how many clients hold each class
 

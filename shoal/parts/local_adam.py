@@ -10,10 +10,12 @@ from torch import Tensor
 
 from shoal.part import Part
 from shoal.parts.local_sgd import clipped
+from shoal.states import state
 from shoal.tree import Tree
 from shoal.view import GradFn, View
 
 
+@state("local_adam.moments")
 class Moments(NamedTuple):
     steps: Tensor
     first: Tensor

@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 
 from shoal.part import Part
+from shoal.states import state
 from shoal.tree import Tree
 from shoal.view import GradFn, View
 
 
+@state("local_sgd.momentum")
 class Momentum(NamedTuple):
     buffer: Tensor
 

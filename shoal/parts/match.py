@@ -12,12 +12,14 @@ from torch.nn.functional import softplus
 from shoal.part import Sent, Stepped
 from shoal.parts.detector import DetectorTask
 from shoal.parts.tasks import TaskPart
+from shoal.states import state
 from shoal.task import Task
 from shoal.tree import Tree
 from shoal.types import Batch, Outputs, Terms, Work
 from shoal.view import ServerView, View
 
 
+@state("pfeddil.past")
 class Past(NamedTuple):
     """Models of ended tasks in fixed places; when all are taken the oldest makes room."""
 
@@ -26,22 +28,26 @@ class Past(NamedTuple):
     entered: Tensor  # how many were put in
 
 
+@state("pfeddil.progress")
 class Progress(NamedTuple):
     task: Tensor  # tasks begun before this one
     age: Tensor  # rounds of this task so far
 
 
+@state("pfeddil.tasks")
 class Tasks(NamedTuple):
     progress: Progress
     past: Past
 
 
+@state("pfeddil.personal")
 class Personal(NamedTuple):
     current: Tensor
     task: Tensor  # of the current model; -1 if it stands in the past already
     past: Past
 
 
+@state("pfeddil.migration")
 class Migration(NamedTuple):
     center: Tensor  # sum_j (I_j / sum I) theta_j
     total: Tensor  # sum of those weights: 1, or 0 without a past

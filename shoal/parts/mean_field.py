@@ -8,9 +8,12 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from shoal.states import state
+
 Test = Literal["signed", "norm"]
 
 
+@state("fedagg.trajectory")
 class Trajectory(NamedTuple):
     """Mean gradients of epochs 0..L-1 (one gradient or the sum of an epoch's, as the method's scale
     says) and mean models before and after every epoch."""

@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 
 from shoal.part import Part, Sent, Stepped
+from shoal.states import state
 from shoal.tree import Tree
 from shoal.types import Work
 from shoal.view import GradFn, ServerView, View
 
 
+@state("global_momentum.direction")
 class Direction(NamedTuple):
     d: Tensor  # on the scale of a gradient
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from shoal.errors import UserError
 from shoal.part import Part
 from shoal.parts.aggregators import scaled_mean
+from shoal.states import state
 from shoal.tree import Tree
 from shoal.types import Reduction, Work
 from shoal.view import ServerView, View
@@ -33,6 +34,7 @@ def accumulated(steps: Tensor, rho: float, shrink: float | Tensor) -> Tensor:
     return steps
 
 
+@state("fednova.effort")
 class Effort(NamedTuple):
     norm: Tensor  # |a_i|_1
     steps: Tensor

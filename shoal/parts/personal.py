@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 
 from shoal.part import Part
+from shoal.states import state
 from shoal.tree import Tree
 from shoal.types import Model, Work
 from shoal.view import ServerView, View
 
 
+@state("personal.model")
 class Personal(NamedTuple):
     """A client's own model, kept between rounds."""
 
@@ -21,6 +23,7 @@ class Personal(NamedTuple):
     stats: Tensor
 
 
+@state("personal.training")
 class Training(NamedTuple):
     """A personal model while it trains: with the state of its own optimiser."""
 
@@ -77,6 +80,7 @@ class PersonalProximal(Part):
         return view.theta if memory is None else Model(*memory)
 
 
+@state("apfl.mixed")
 class Mixed(NamedTuple):
     """``x`` is the client's last local copy of the global model."""
 
@@ -86,6 +90,7 @@ class Mixed(NamedTuple):
     x: Tensor
 
 
+@state("apfl.mixing")
 class Mixing(NamedTuple):
     training: Training
     alpha: Tensor

@@ -13,12 +13,14 @@ from shoal.errors import UserError
 from shoal.layout import Layout
 from shoal.part import Part, Stepped
 from shoal.parts.freeze import HEAD, require_names
+from shoal.states import state
 from shoal.task import Task
 from shoal.tree import Tree
 from shoal.types import Batch, Reduction, Work
 from shoal.view import ServerView, View
 
 
+@state("fedgh.prototypes")
 class Prototypes(NamedTuple):
     """``mean`` is ``[classes, d]``; a class that the client does not have has 0 samples."""
 
@@ -26,6 +28,7 @@ class Prototypes(NamedTuple):
     samples: Tensor
 
 
+@state("fedgh.header")
 class Header(NamedTuple):
     """``logits = weight z + bias``, the bias where there is one; row = class."""
 

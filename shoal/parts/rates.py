@@ -18,11 +18,13 @@ from shoal.parts.mean_field import (
 )
 from shoal.parts.walk import Stride, Walk
 from shoal.question import question, trains
+from shoal.states import state
 from shoal.tree import Tree
 from shoal.types import Reduction, Work
 from shoal.view import GradFn, ServerView, View
 
 
+@state("fedagg.chosen")
 class Chosen(NamedTuple):
     """``raw`` and ``used`` have one entry an epoch; ``now`` is this epoch's rate."""
 

@@ -12,11 +12,13 @@ from shoal.part import Stepped
 from shoal.parts.mean_field import pretrained, summed_gradients
 from shoal.parts.rates import Chosen, ControlledRate
 from shoal.question import question, sends
+from shoal.states import state
 from shoal.tree import Tree
 from shoal.types import Work
 from shoal.view import ServerView, View
 
 
+@state("fedagg.kept")
 class Kept(NamedTuple):
     """A mean trajectory; ``known`` is 1 once there is one, ``sweeps`` what it took."""
 
@@ -95,6 +97,7 @@ class PretrainedRate(KeptRate):
         return {**super().report(view), "sweeps": view.state.sweeps}
 
 
+@state("fedagg.walked")
 class Walked(NamedTuple):
     """A client's own trajectory while it trains, beside its rates."""
 

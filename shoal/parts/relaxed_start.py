@@ -8,11 +8,13 @@ from typing import Literal, NamedTuple
 from torch import Tensor
 
 from shoal.part import Part
+from shoal.states import state
 from shoal.tree import Tree
 from shoal.types import Work
 from shoal.view import View
 
 
+@state("fedinit.last_local")
 class LastLocal(NamedTuple):
     z: Tensor
 

@@ -11,11 +11,13 @@ from torch import Tensor
 from shoal.models.generator import feature_width
 from shoal.part import Sent, Stepped
 from shoal.parts.tasks import TaskPart
+from shoal.states import state
 from shoal.tree import Tree
 from shoal.types import Batch, ClientData, Reduction, Work
 from shoal.view import ServerView, View
 
 
+@state("replay.samples")
 class Samples(NamedTuple):
     """Rows of the pool with the labels the client saw; -1 is an empty place."""
 
@@ -23,11 +25,13 @@ class Samples(NamedTuple):
     labels: Tensor
 
 
+@state("replay.buffer")
 class Buffer(NamedTuple):
     replayed: Samples  # of ended tasks
     chosen: Samples  # what the buffer would be if the task ended now
 
 
+@state("replay.prototypes")
 class Prototypes(NamedTuple):
     """``[C, F]`` class means (sums on the way up) of features, ``[C]`` samples behind them."""
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from shoal.part import Part, Stepped
+from shoal.states import state
 from shoal.tree import Tree
 from shoal.view import ServerView
 
@@ -26,6 +27,7 @@ class ServerSgd(Part):
         return Stepped(view.theta + (self.eta_g * factor) * delta, ())
 
 
+@state("server_momentum.velocity")
 class Velocity(NamedTuple):
     v: Tensor
 
@@ -65,6 +67,7 @@ def second_moment(rule: Rule, v: Tensor, square: Tensor, beta2: float) -> Tensor
     return v + square
 
 
+@state("server_adaptive.moments")
 class Moments(NamedTuple):
     m: Tensor
     v: Tensor

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from shoal.part import Part
+from shoal.states import state
 from shoal.tree import Tree
 from shoal.types import Kind, Model
 from shoal.view import ServerView
@@ -16,6 +17,7 @@ from shoal.view import ServerView
 Similarity = Literal["per_tensor_normalized", "l2"]
 
 
+@state("session_start.sessions")
 class Sessions(NamedTuple):
     """``session`` counts sessions begun; ``last``, ``probes``: one row a post-pilot session."""
 

@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 
 from shoal.part import Part, Sent
+from shoal.states import state
 from shoal.tree import Tree
 from shoal.types import Kind, Work
 from shoal.view import ServerView, View
 
 
+@state("tasks.count")
 class Count(NamedTuple):
     task: Tensor  # tasks begun before this one
 
@@ -31,6 +33,7 @@ class TaskPart(Part):
         return view.stage == 0 and set(self.on) <= {"domain", "classes"}
 
 
+@state("tasks.last_task")
 class LastTask(NamedTuple):
     current: Tensor  # the local model of the newest round
     task: Tensor  # the task that model belongs to

@@ -1,0 +1,140 @@
+"""Trees of tensors as JSON, in which every NamedTuple has a name of its own.
+
+Checkpoints, frames between a server and its members, and members' disks keep names of states. A
+state of the package is registered under a name that stays when its class moves or is renamed:
+
+    @state("scaffold.variate")
+    class Variate(NamedTuple):
+        c: Tensor
+
+A NamedTuple of somebody's own part needs no name: it is stored as ``module:Name``, or under the
+name it registers. Reading a tree imports nothing and executes nothing: the class must already be
+there (the method that uses it has been built) and must be a NamedTuple.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from shoal.errors import UserError
+from shoal.states_0_1 import NAMES as OF_0_1
+from shoal.tree import Tree
+
+_FORM = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)+")
+_KINDS: dict[str, type] = {}
+_NAMES: dict[type, str] = {}
+K = TypeVar("K", bound=type)
+
+
+# ---- names ---------------------------------------------------------------------------------------
+def state(name: str) -> Callable[[K], K]:
+    """Register a NamedTuple under ``name``: lower case, with a dot, and never changed again."""
+
+    def register(kind: K) -> K:
+        if not _is_named_tuple(kind):
+            raise ValueError(f"{kind!r} is no NamedTuple, so it is no state")
+        if not _FORM.fullmatch(name):
+            raise ValueError(f"{name!r} is no name of a state; write it as in 'scaffold.variate'")
+        # The same definition may come twice: a reloaded module registers anew.
+        if name in _KINDS and _place(_KINDS[name]) != _place(kind):
+            raise ValueError(f"two states are called {name!r}: {_place(_KINDS[name])} and "
+                             f"{_place(kind)}")  # fmt: skip
+        if kind in _NAMES and _NAMES[kind] != name:
+            raise ValueError(f"{_place(kind)} has two names: {_NAMES[kind]!r} and {name!r}")
+        _KINDS[name], _NAMES[kind] = kind, name
+        return kind
+
+    return register
+
+
+def registered() -> dict[str, type]:
+    """Every state that has a name, of the modules that were imported so far."""
+    return dict(sorted(_KINDS.items()))
+
+
+def found_name(kind: type) -> str | None:
+    """What a NamedTuple is called where it is stored; None if it cannot be stored."""
+    if kind in _NAMES:
+        return _NAMES[kind]
+    return _place(kind) if not _is_ours(kind.__module__) and _at(_place(kind)) is kind else None
+
+
+def name_of(kind: type) -> str:
+    """What a NamedTuple is called where it is stored, or a sentence that says why it cannot be."""
+    name = found_name(kind)
+    if name is None and _is_ours(kind.__module__):
+        raise UserError(f"state {_place(kind)} cannot be stored without a name (@state)")
+    if name is None:
+        raise UserError(
+            f"state {_place(kind)} must be a NamedTuple at the top of its module, or have a name "
+            "of its own (@state of shoal.states)"
+        )
+    return name
+
+
+def current(name: str) -> str:
+    """The name that is used today for one that version 0.1 may have written."""
+    return OF_0_1.get(name, name)
+
+
+def kind_of(name: str) -> Any:
+    """The NamedTuple with a name, today's or version 0.1's."""
+    name = current(name)
+    found = _KINDS.get(name) or (None if _is_ours(name) else _at(name))
+    if not _is_named_tuple(found):
+        raise ValueError(f"{name} is no NamedTuple of this version")
+    return found
+
+
+def _place(kind: type) -> str:
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def _at(place: str) -> Any:
+    module, _, attribute = place.partition(":")
+    return getattr(sys.modules.get(module), attribute, None)
+
+
+def _is_ours(module: str) -> bool:
+    """Whether it is the package's: code that moves, so that its places are no names."""
+    return module.partition(":")[0].partition(".")[0] == "shoal"
+
+
+def _is_named_tuple(found: Any) -> bool:
+    return isinstance(found, type) and issubclass(found, tuple) and hasattr(found, "_fields")
+
+
+# ---- trees ---------------------------------------------------------------------------------------
+def freeze(tree: Tree, add: Callable[[Tensor], Any], name: Callable[[type], str] = name_of) -> Any:
+    """The structure as JSON values; ``add`` keeps a tensor and says what stands in its place.
+
+    >>> import torch
+    >>> from shoal.types import Model
+    >>> freeze((Model(torch.zeros(1), torch.zeros(0)), None, ()), lambda tensor: "t")
+    [{'federation.model': ['t', 't']}, None, []]
+    """
+    if tree is None:
+        return None
+    if isinstance(tree, Tensor):
+        return add(tree)
+    if not isinstance(tree, tuple):
+        raise TypeError(f"states are tuples of tensors, not {type(tree).__name__}")
+    items = [freeze(item, add, name) for item in tree]
+    return {name(type(tree)): items} if hasattr(tree, "_fields") else items
+
+
+def thaw(frozen: Any, tensor: Callable[[str], Tensor]) -> Tree:
+    """The tree again; ``tensor`` finds one by its name."""
+    if frozen is None:
+        return None
+    if isinstance(frozen, str):
+        return tensor(frozen)
+    if isinstance(frozen, list):
+        return tuple(thaw(item, tensor) for item in frozen)
+    ((name, items),) = frozen.items()
+    return kind_of(name)(*(thaw(item, tensor) for item in items))

@@ -1,0 +1,56 @@
+"""What version 0.1 called the states of the package: the module and the class of that day.
+
+Checkpoints, members' disks and frames that it wrote are read through this table. It was made of the
+last code that wrote such names and is not added to.
+"""
+
+from __future__ import annotations
+
+NAMES: dict[str, str] = {
+    "shoal.types:Model": "federation.model",
+    "shoal.parts.acgan:GanMemory": "acgan.memory",
+    "shoal.parts.acgan:GanUpload": "acgan.upload",
+    "shoal.parts.adaptive_rate:Variability": "adaptive_rate.variability",
+    "shoal.parts.anchor:Anchor": "task_anchor.anchor",
+    "shoal.parts.anchor:Pull": "client_anchor.pull",
+    "shoal.parts.control_variate:Variate": "scaffold.variate",
+    "shoal.parts.detect:PageHinkleyState": "page_hinkley.state",
+    "shoal.parts.detect:Window": "adwin.window",
+    "shoal.parts.detect:DisparityState": "disparity.state",
+    "shoal.parts.distill:Teacher": "session_teacher.teacher",
+    "shoal.parts.drift_aware:Drift": "flash.drift",
+    "shoal.parts.drift_models:Assignments": "drift_models.assignments",
+    "shoal.parts.dynamic_reg:Kept": "feddyn.kept",
+    "shoal.parts.early_stop:Progress": "early_stop.progress",
+    "shoal.parts.generator:Replayed": "mfcl.replayed",
+    "shoal.parts.generator:Memory": "mfcl.memory",
+    "shoal.parts.generator:Seen": "mfcl.seen",
+    "shoal.parts.local_adam:Moments": "local_adam.moments",
+    "shoal.parts.local_sgd:Momentum": "local_sgd.momentum",
+    "shoal.parts.match:Past": "pfeddil.past",
+    "shoal.parts.match:Progress": "pfeddil.progress",
+    "shoal.parts.match:Tasks": "pfeddil.tasks",
+    "shoal.parts.match:Personal": "pfeddil.personal",
+    "shoal.parts.match:Migration": "pfeddil.migration",
+    "shoal.parts.mean_field:Trajectory": "fedagg.trajectory",
+    "shoal.parts.momentum:Direction": "global_momentum.direction",
+    "shoal.parts.normalized:Effort": "fednova.effort",
+    "shoal.parts.personal:Personal": "personal.model",
+    "shoal.parts.personal:Training": "personal.training",
+    "shoal.parts.personal:Mixed": "apfl.mixed",
+    "shoal.parts.personal:Mixing": "apfl.mixing",
+    "shoal.parts.prototypes:Prototypes": "fedgh.prototypes",
+    "shoal.parts.prototypes:Header": "fedgh.header",
+    "shoal.parts.rates:Chosen": "fedagg.chosen",
+    "shoal.parts.rates_kept:Kept": "fedagg.kept",
+    "shoal.parts.rates_kept:Walked": "fedagg.walked",
+    "shoal.parts.relaxed_start:LastLocal": "fedinit.last_local",
+    "shoal.parts.replay:Samples": "replay.samples",
+    "shoal.parts.replay:Buffer": "replay.buffer",
+    "shoal.parts.replay:Prototypes": "replay.prototypes",
+    "shoal.parts.server_opt:Velocity": "server_momentum.velocity",
+    "shoal.parts.server_opt:Moments": "server_adaptive.moments",
+    "shoal.parts.session:Sessions": "session_start.sessions",
+    "shoal.parts.tasks:Count": "tasks.count",
+    "shoal.parts.tasks:LastTask": "tasks.last_task",
+}
