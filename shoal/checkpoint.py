@@ -47,6 +47,11 @@ class Saved:
 
 
 # ---- writing -------------------------------------------------------------------------------------
+def check(federation: Federation) -> None:
+    """Refuse states that no checkpoint could hold, before anything is written or played."""
+    _frozen_state(federation, lambda tensor: "")
+
+
 def save(folder: Path, federation: Federation, lengths: tuple[int, int], config_hash: str) -> None:
     """Write the checkpoint of ``federation.round`` finished rounds."""
     folder.mkdir(exist_ok=True)
@@ -196,4 +201,4 @@ def _names(folder: Path) -> list[str]:
     return sorted((p.name for p in folder.iterdir() if p.name.isdigit()), reverse=True)
 
 
-__all__ = ["Saved", "load", "save"]
+__all__ = ["Saved", "check", "load", "save"]

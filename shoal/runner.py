@@ -74,6 +74,7 @@ class Run:
         where = RunDir(directory)
         where.check_free(force)
         player = Player(planned(config))
+        checkpoint.check(player.federation)
         plan = player.plan
         values = plan.config.complete()
         origin = replace(

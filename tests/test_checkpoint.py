@@ -135,7 +135,7 @@ def test_a_newer_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(checkpoint, "FORMAT", 9)
     checkpoint.save(tmp_path, federation(), (0, 0), "")
     monkeypatch.undo()
-    with pytest.raises(UserError, match="format 9; this version reads format 1"):
+    with pytest.raises(UserError, match="format 9; this version reads formats 1 and 2"):
         checkpoint.load(tmp_path, "", "cpu")
 
 
