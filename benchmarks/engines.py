@@ -13,13 +13,13 @@ import tempfile
 import time
 
 import torch
+from shoal.engines.auto import Choice
 
 from benchmarks.bare import WORKLOADS, BareLoop
 from benchmarks.federation import ShoalRounds
 from shoal import catalog
 from shoal.config.engine import make_engine, tried_engine
 from shoal.cores import cores
-from shoal.engines.auto import Choice
 
 NAMES = ("processes", "vectorized", "loop")  # what forks first, before others have threads
 ROUNDS = {"W1": 8, "W1b": 6, "W2": 20, "W3": 1, "W5": 2}  # of one turn

@@ -13,12 +13,12 @@ from functools import partial
 from threading import Thread
 
 import torch
+from shoal.engines.together import Table
 
 from benchmarks.agreement import check
 from benchmarks.bare import WORKLOADS, BareLoop, cohort_of
 from benchmarks.federation import ShoalRounds
 from shoal import catalog
-from shoal.engines.together import Table
 from shoal.engines.vectorized import Vectorized
 
 ROUNDS = {"W1": 8, "W1b": 6, "W2": 20, "W3": 1, "W5": 2}  # timed together, so that a timer is fine

@@ -49,7 +49,9 @@ class Player:
     def __init__(self, plan: Plan, federation: Federation | None = None) -> None:
         self.plan, self.settings = plan, plan.settings
         config = plan.config
-        self.engine: Engine = make_engine(config.engine, config.workers, config.address)
+        self.engine: Engine = make_engine(
+            config.engine, config.threads, config.workers, config.address
+        )
         if federation is None:
             first = plan.world.at(0)
             rate = plan.settings.rates(first)[0]

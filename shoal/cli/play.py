@@ -20,8 +20,7 @@ INTERRUPTED = 130
 def play(run: Run, loggers: Sequence[str] = ()) -> None:
     """Play a run to its end, with progress; an interrupt leaves a checkpoint."""
     directory, program = run.where.path, run.player.settings.program
-    engine, reason = run.player.engine.name, run.plan.config.engine_reason
-    line = engine_line(engine, program.method, program.task.stackable, reason)
+    line = engine_line(run.player.engine.name, program.method, program.task.stackable)
     typer.echo(f"{program.method.name} on {line}", err=True)
     # what batch systems send before they kill
     signal.signal(signal.SIGTERM, signal.default_int_handler)

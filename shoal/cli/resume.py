@@ -34,7 +34,7 @@ def resume(
             export(directory, loggers, lambda text: typer.echo(text, err=True))
         return
     if engine:  # what belongs to the old one does not fit
-        drop = ("workers", "address", "engine_reason")
+        drop = ("workers", "address")
         changes = [*(f"{key}=null" for key in drop), f"engine={engine}", *changes]
     run = Run.resume(
         directory, lambda text: typer.echo(f"shoal: note: {text}", err=True), changes=changes

@@ -15,7 +15,6 @@ def sweep(
     file: Path = typer.Argument(help="A sweep (YAML): base, and a grid or runs."),
     out: Path = typer.Option(..., "-o", "--out", help="The folder for the run directories."),
     workers: int = typer.Option(0, "-j", "--workers", help="Processes at a time; 0: one a core."),
-    alone: bool = typer.Option(False, "--alone", help="Never let seeds step together."),
     dry_run: bool = typer.Option(False, "--dry-run", help="List the runs, and run nothing."),
 ) -> None:
     """Run many configs over the cores: methods x worlds x seeds, or any other keys.
@@ -43,7 +42,7 @@ def sweep(
         return
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with SweepProgress(len(configs)) as progress:
-        outcomes = play_all(configs, out, workers, stack=not alone, watch=progress.show)
+        outcomes = play_all(configs, out, workers, watch=progress.show)
     Console().print(table(out, configs, outcomes))
     for note in dict.fromkeys(note for o in outcomes.values() for note in o.notes):
         typer.echo(f"note: {note}", err=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from shoal.config.config import Config, from_mapping
-from shoal.config.engine import resolved_device, resolved_engine, tried_engine
+from shoal.config.engine import resolved_device, resolved_engine
 from shoal.config.method import build as build_method
 from shoal.config.method import complete
 from shoal.config.subject import (
@@ -101,9 +101,6 @@ def build(
         _check_participation(config, subject.world.at(0))
     program = Program(chosen, task, optimizer)
     settings = replace(settings_of(config, program, subject.world), start=initial)
-    if engine == "auto":
-        name, reason = tried_engine(settings, initial, device)
-        config = _with(config, engine=name, engine_reason=reason)
     return Plan(config, settings, initial)
 
 

@@ -15,6 +15,7 @@ from pydantic import (
 )
 
 from shoal.config.messages import Place, nowhere, translated
+from shoal.config.old_names import renamed
 from shoal.config.problem import Problem
 from shoal.config.schedule import Schedule
 from shoal.domains import Above0, Above0To1, AtLeast0, Below1, Count, Whole, Within0And1
@@ -192,21 +193,25 @@ class Config(Strict):
         description="a method's name, {name: {setting: value}}, or a list of those",
     )
     evaluate: Evaluate = Field(default=Evaluate(), description="settings of evaluation")
-    engine: Literal["auto", "loop", "vectorized", "processes", "ray"] = Field(
-        default="auto", description="auto, loop, vectorized, processes or ray"
+    engine: Literal["auto", "loop", "stacked", "ray"] = Field(
+        default="auto", description="auto, loop, stacked or ray"
     )
-    engine_reason: str | None = Field(
-        default=None, description="a sentence (written by engine: auto, read by nobody), or null"
+    threads: Count | None = Field(
+        default=None, description="a number of threads, or null for one per core"
     )
     workers: Count | None = Field(
-        default=None,
-        description="a number of workers for engine processes or ray, or null for one a core",
+        default=None, description="a number of workers for engine ray, or null for one per core"
     )
     address: str | None = Field(
         default=None, description="the address of a Ray cluster, or null for one of our own"
     )
     guard: GuardRules = Field(default=GuardRules(), description="settings of the guard")
     checkpoint: Checkpoint = Field(default=Checkpoint(), description="settings of checkpoints")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _todays_names(cls, values: Any) -> Any:
+        return renamed(values) if isinstance(values, Mapping) else values
 
     @field_validator("data", "model", "world", "problem", mode="before")
     @classmethod
@@ -217,8 +222,8 @@ class Config(Strict):
 
     @model_validator(mode="after")
     def _engine_options(self) -> Config:
-        if self.workers is not None and self.engine not in ("processes", "ray"):
-            raise ValueError("workers is for engine: processes or ray")
+        if self.workers is not None and self.engine != "ray":
+            raise ValueError("workers is for engine: ray")
         if self.address is not None and self.engine != "ray":
             raise ValueError("address is for engine: ray")
         return self
@@ -235,7 +240,7 @@ class Config(Strict):
         values: dict[str, Any] = self.model_dump(mode="json")
         for key in ("data", "model", "world") if self.problem else ("problem",):
             del values[key]
-        for key in ("engine_reason", "workers", "address"):
+        for key in ("threads", "workers", "address"):
             if values[key] is None:
                 del values[key]
         return values

@@ -36,7 +36,7 @@ class Active:
     """
 
     def __init__(self, compiled: Compiled, chunk: Chunk, rate: Tensor) -> None:
-        self.chunk, self.largest = chunk, len(chunk.seats)
+        self.chunk, self.largest = chunk, len(chunk.members)
         self.sizes = sizes_for(compiled, chunk)
         self.where = list(range(self.largest))  # in the chunk as it began
         self.given: Given = chunk.given()
@@ -85,15 +85,11 @@ class Active:
     def _pick_given(self, index: Tensor) -> None:
         """Rows of what is held fixed over the round."""
         given = self.given
-        if given.received.dim() == 2:
-            self.given = _picked(given, index)
-        else:
-            memories = _picked(given.memories, index)
-            self.given = given._replace(
-                n=_picked(given.n, index),
-                memories=memories,
-                batches=_picked(given.batches, index),
-            )
+        self.given = given._replace(
+            n=_picked(given.n, index),
+            memories=_picked(given.memories, index),
+            batches=_picked(given.batches, index),
+        )
         self.local = Local(*(None if b is None else _picked(b, index) for b in self.local))
 
 
@@ -110,7 +106,7 @@ def finish(compiled: Compiled, active: Active, over: list[int], epoch: int, rate
     clock = active.chunk.order.clock(epoch)
     work = _work(compiled, done, epoch)
     ended = compiled.end(done.given, done.start, done.carry, work, rate, done.local, clock)
-    members = [s.member for s in done.chunk.seats]
+    members = done.chunk.members
     if done.rows > len(members):
         ended = rows_of(ended, 0, len(members))
     norms = torch.linalg.vector_norm(ended.delta, dim=1).tolist()
@@ -142,22 +138,16 @@ def _work(compiled: Compiled, done: Active, epoch: int) -> Work | None:
     return Work(number(done.steps), number(done.samples), epochs, total)
 
 
-def by_order(chunk: Chunk, finished: list[Done]) -> list[Results]:
-    """One result an order of the chunk, its clients as they came, sums taken where wanted."""
-    if len(finished) == 1 and chunk.even and len(chunk.orders) == 1:
-        return [_totalled(finished[0].results, chunk.order.uniform)]  # they ran as they came
-    asked = [0] * len(chunk.seats)  # where the client that came i-th was when it ran
+def in_order(chunk: Chunk, finished: list[Done]) -> Results:
+    """One result, the clients as they came, summed where that is wanted."""
+    if len(finished) == 1 and chunk.even:
+        return _totalled(finished[0].results, chunk.order.uniform)  # they ran as they came
+    asked = [0] * len(chunk.members)  # where the client that came i-th was when it ran
     for ran, came in enumerate(chunk.places):
         asked[came] = ran
     found = {ran: k for k, ran in enumerate(w for d in finished for w in d.places)}
-    rows: list[list[int]] = [[] for _ in chunk.orders]
-    for ran in asked:
-        rows[chunk.seats[ran].owner].append(found[ran])
-    pieces = [d.results for d in finished]
-    return [
-        _totalled(_in_order(pieces, mine), order.uniform)
-        for mine, order in zip(rows, chunk.orders, strict=True)
-    ]
+    rows = [found[ran] for ran in asked]
+    return _totalled(_in_order([d.results for d in finished], rows), chunk.order.uniform)
 
 
 def _totalled(results: Results, uniform: bool | None) -> Results:

@@ -13,7 +13,7 @@ from torch.func import vmap
 
 from shoal import tree
 from shoal.engines.base import Member, Order
-from shoal.engines.chunk import Seat, given_to
+from shoal.engines.chunk import given_to
 from shoal.engines.compiled import Compiled, given_axes, local_axes
 from shoal.engines.loop import asked_view
 from shoal.engines.numbers import known
@@ -54,9 +54,9 @@ def _answers(
 ) -> Tree:
     """A stack of answers; there may be more than members, since few sizes are recorded."""
     spare = (1 << (len(members) - 1).bit_length()) - len(members)
-    seats = [Seat(0, member) for member in (*members, *[members[-1]] * spare)]
-    given = given_to((order,), seats)
-    local = Local(stacked_whole([seat.member.train for seat in seats], length), None)
+    stack = [*members, *[members[-1]] * spare]
+    given = given_to(order, stack)
+    local = Local(stacked_whole([member.train for member in stack], length), None)
     rate = known(order.rates[0], given.received.dtype, given.received.device)
 
     def mapped(given: Given, payload: Tree, rate: Tensor, local: Local) -> Tree:

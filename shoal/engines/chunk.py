@@ -1,14 +1,9 @@
-"""Some clients of an order, laid out as tensors with the client as the first axis.
-
-A chunk may hold clients of several orders that step together (the same program at the same moment
-of several runs); then what an order gives to its clients is laid out by client too.
-"""
+"""Some clients of an order, laid out as tensors with the client as the first axis."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,20 +19,13 @@ from shoal.local import Given, Local
 from shoal.tree import Tree
 
 
-class Seat(NamedTuple):
-    """A member and the number of its order."""
-
-    owner: int
-    member: Member
-
-
 @dataclass(frozen=True)
 class Chunk:
     """Members in the order in which they run: those with the most steps first."""
 
-    orders: tuple[Order, ...]
-    seats: tuple[Seat, ...]
-    places: tuple[int, ...]  # where each seat was before they were put in running order
+    order: Order
+    members: tuple[Member, ...]
+    places: tuple[int, ...]  # where each member was before they were put in running order
     rows: Tensor  # [C, n] rows of the pool, padded with the first
     labels: Tensor  # [C, n, ...]
     weights: Tensor | None  # [C, n] of the rows inside the loss
@@ -48,16 +36,16 @@ class Chunk:
     drawn: Drawn = field(default_factory=Drawn, repr=False)
 
     @classmethod
-    def of(cls, orders: Sequence[Order], seats: Sequence[Seat]) -> Chunk:
+    def of(cls, order: Order, members: Sequence[Member]) -> Chunk:
         """Lay out members; they must share one pool."""
-        places = tuple(range(len(seats)))
-        counts = tuple([len(s.member.train) for s in seats])
-        capped = any([s.member.steps is not None for s in seats])
+        places = tuple(range(len(members)))
+        counts = tuple([len(m.train) for m in members])
+        capped = any([m.steps is not None for m in members])
         level = min(counts) == max(counts)
         if capped or not level:
-            places = tuple(sorted(places, key=lambda i: _fewest_last(seats[i].member)))
-            seats, counts = [seats[i] for i in places], tuple(counts[i] for i in places)
-        data = [s.member.train for s in seats]
+            places = tuple(sorted(places, key=lambda i: _fewest_last(members[i])))
+            members, counts = [members[i] for i in places], tuple(counts[i] for i in places)
+        data = [m.train for m in members]
         if level:
             rows = torch.stack([d.rows for d in data])
             labels = torch.stack([d.labels for d in data])
@@ -70,17 +58,17 @@ class Chunk:
             own = [like.new_ones(len(d)) if d.weight is None else d.weight for d in data]
             weights = pad_sequence(own, True)
         even = level and not capped
-        return cls(tuple(orders), tuple(seats), places, rows, labels, weights, counts, even)
+        return cls(order, tuple(members), places, rows, labels, weights, counts, even)
 
     def part(self, begin: int, end: int) -> Chunk:
         """Clients ``begin..end`` as views; what an epoch draws is drawn once for all parts."""
-        if (begin, end) == (0, len(self.seats)):
+        if (begin, end) == (0, len(self.members)):
             return self
         weights = None if self.weights is None else self.weights[begin:end]
         places = tuple(p - begin for p in self.places[begin:end])
         return Chunk(
-            self.orders,
-            self.seats[begin:end],
+            self.order,
+            self.members[begin:end],
             places,
             self.rows[begin:end],
             self.labels[begin:end],
@@ -93,51 +81,46 @@ class Chunk:
 
     def some(self, keep: Sequence[int]) -> Chunk:
         """These clients, who stay in running order; their rows are as long as before."""
-        index, seats = torch.tensor(keep), tuple([self.seats[i] for i in keep])
+        index, members = torch.tensor(keep), tuple([self.members[i] for i in keep])
         counts = tuple([self.counts[i] for i in keep])
         level = min(counts) == max(counts)
         return Chunk(
-            self.orders,
-            seats,
+            self.order,
+            members,
             tuple(range(len(keep))),
             self.rows.index_select(0, index),
             self.labels.index_select(0, index),
             None if self.weights is None else self.weights.index_select(0, index),
             counts,
-            level and all([seat.member.steps is None for seat in seats]),
+            level and all([m.steps is None for m in members]),
         )
 
     @property
-    def order(self) -> Order:
-        """What all orders of the chunk have in common can be read from the first."""
-        return self.orders[0]
-
-    @property
     def pool_x(self) -> Tensor:
-        return self.seats[0].member.train.pool.x
+        return self.members[0].train.pool.x
 
     def given(self) -> Given:
         """Memories stacked over clients; what all clients share is not."""
-        return given_to(self.orders, self.seats)
+        return given_to(self.order, self.members)
 
     def local(self) -> Local:
         """All data of every client, padded, as far as the method asks to see it."""
         program, unequal = self.order.program, self.order.pad > 0
         train = validation = None
         if program.needs_train:
-            train = stacked_whole([s.member.train for s in self.seats], unequal=unequal)
+            train = stacked_whole([m.train for m in self.members], unequal=unequal)
         if program.needs_validation:
-            held = [s.member.validation or s.member.train for s in self.seats]
+            held = [m.validation or m.train for m in self.members]
             validation = stacked_whole(held, unequal=unequal)
         return Local(train, validation)
 
     def steps(self, done: Sequence[int]) -> list[int]:
         """How many steps each client takes in the next epoch."""
         if self.even:
-            return [steps_an_epoch(self.order, self.counts[0])] * len(self.seats)
+            return [steps_an_epoch(self.order, self.counts[0])] * len(self.members)
         out = []
-        for seat, rows, before in zip(self.seats, self.counts, done, strict=True):
-            left, cap = steps_an_epoch(self.order, rows), seat.member.steps
+        for member, rows, before in zip(self.members, self.counts, done, strict=True):
+            left, cap = steps_an_epoch(self.order, rows), member.steps
             out.append(left if cap is None else max(0, min(left, cap - before)))
         return out
 
@@ -182,7 +165,7 @@ class Chunk:
         if self.whole is None:
             rows, labels, weights = self.shuffled(epoch)
         else:
-            span = slice(self.begin, self.begin + len(self.seats))
+            span = slice(self.begin, self.begin + len(self.members))
             tensors = self.whole.drawn.of(epoch, self.whole.shuffled)
             rows, labels, weights = tree.apply(lambda leaf: leaf[span], tensors)
         return Epoch(self.order, self.pool_x, self.counts, rows, labels, weights)
@@ -192,11 +175,8 @@ class Chunk:
         if not self.order.shuffle:
             return self.rows, self.labels, self.weights
         width = self._read()
-        draw: Callable[[Order, list[int], list[int]], Tensor]
-        draw = lambda order, clients, where: _widened(  # noqa: E731
-            epoch_order(order, clients, [self.counts[i] for i in where], epoch, width), width
-        )
-        positions = self._by_owner(draw)
+        clients = [m.client for m in self.members]
+        positions = epoch_order(self.order, clients, list(self.counts), epoch, width)
         index = positions.reshape(*positions.shape, *(1,) * (self.labels.dim() - 2))
         labels = self.labels.gather(1, index.expand(*positions.shape, *self.labels.shape[2:]))
         weights = None if self.weights is None else self.weights.gather(1, positions)
@@ -205,8 +185,8 @@ class Chunk:
     def _read(self) -> int:
         """How many rows a client takes in an epoch, at most."""
         most = 0
-        for seat, count in zip(self.seats, self.counts, strict=True):
-            cap = seat.member.steps
+        for member, count in zip(self.members, self.counts, strict=True):
+            cap = member.steps
             most = max(
                 most, count if cap is None else min(count, cap * batch_rows(self.order, count))
             )
@@ -214,57 +194,23 @@ class Chunk:
 
     def noise(self, epoch: int, step: int, begin: int, end: int) -> tuple[Tree, ...]:
         """Every part's noise for clients ``begin..end``."""
-        if len(self.orders) == 1:
-            clients = [s.member.client for s in self.seats[begin:end]]
-            return step_noise(self.order, clients, epoch, step)
-        each = [
-            step_noise(self.orders[s.owner], [s.member.client], epoch, step)
-            for s in self.seats[begin:end]
-        ]
-        columns = zip(*map(tree.leaves, each), strict=True)
-        joined: tuple[Tree, ...] = tree.rebuild(each[0], [torch.cat(c) for c in columns])
-        return joined
-
-    def _by_owner(self, draw: Callable[[Order, list[int], list[int]], Tensor]) -> Tensor:
-        """``draw(order, clients, places)`` for every order, put together by client."""
-        found, order_of_rows = [], list[int]()
-        for number, order in enumerate(self.orders):
-            where = [i for i, s in enumerate(self.seats) if s.owner == number]
-            if where:
-                found.append(draw(order, [self.seats[i].member.client for i in where], where))
-                order_of_rows += where
-        if len(found) == 1:
-            return found[0]
-        back = torch.empty(len(order_of_rows), dtype=torch.long)
-        back[torch.tensor(order_of_rows)] = torch.arange(len(order_of_rows))
-        return torch.cat(found).index_select(0, back)
+        clients = [m.client for m in self.members[begin:end]]
+        return step_noise(self.order, clients, epoch, step)
 
 
-def given_to(orders: Sequence[Order], seats: Sequence[Seat]) -> Given:
-    """What clients hold fixed over a round: memories stacked, and what an order gives too if there
-    are several."""
-    order, theta = orders[0], orders[0].model.theta
-    counts = known(tuple([s.member.train.count for s in seats]), theta.dtype)
+def given_to(order: Order, members: Sequence[Member]) -> Given:
+    """What clients hold fixed over a round: memories stacked, the rest shared by all."""
+    theta = order.model.theta
+    counts = known(tuple([m.train.count for m in members]), theta.dtype)
     batches = None
     if order.program.counts_batches:
-        numbers = [steps_an_epoch(orders[s.owner], len(s.member.train)) for s in seats]
+        numbers = [steps_an_epoch(order, len(m.train)) for m in members]
         batches = known(tuple(map(float, numbers)), theta.dtype)
     memories: tuple[Tree, ...] = ((),) * len(order.program.method.parts)
     if order.program.keeps_memory:
-        memories = tree.stack([_memories(orders[s.owner], s.member) for s in seats])
-    if len(orders) == 1:
-        shared = (theta, order.initial, order.model.stats, order.sent)
-    else:
-        shared = tree.stack([(o.model.theta, o.initial, o.model.stats, o.sent) for o in orders])
-        owners = torch.tensor([s.owner for s in seats])
-        shared = tree.apply(lambda leaf: leaf.index_select(0, owners), shared)
-    received, initial, stats, sent = shared
-    return Given(received, initial, stats, counts, memories, sent, batches)
-
-
-def _widened(positions: Tensor, width: int) -> Tensor:
-    """Clients of another order may have more rows."""
-    return torch.nn.functional.pad(positions, (0, width - positions.shape[1]))
+        memories = tree.stack([_memories(order, m) for m in members])
+    model = order.model
+    return Given(theta, order.initial, model.stats, counts, memories, order.sent, batches)
 
 
 def _fewest_last(member: Member) -> tuple[int, int]:

@@ -27,7 +27,7 @@ from shoal.types import ClientData, Model, Pool
 WORTH = 2**18  # numbers of a table that costs something to carry along
 AT_ONCE = 2**25  # numbers in the vectors of the clients that are cut at one time
 
-Train = Callable[[Sequence[Order]], Iterator[tuple[int, Results]]]
+Train = Callable[[Sequence[Order]], Iterator[Results]]  # of orders of one program
 
 
 @dataclass(frozen=True)
@@ -38,18 +38,17 @@ class Compact:
     table: Table
     smaller: dict[int, Program] = field(default_factory=dict)
 
-    def train(self, orders: Sequence[Order], train: Train) -> Iterator[tuple[int, Results]]:
-        """Every order's results, each with the number of its order."""
-        for number, order in enumerate(orders):
-            for part in _parts(order):
-                shrunk = [_Cut.of(part, m, self.table) for m in part.members]
-                rows = _grid(max(len(cut.chosen) for cut in shrunk))
-                if 2 * rows > self.table.rows:
-                    yield from ((number, results) for _, results in train([part]))
-                    continue
-                small = [cut.order(part, self._program(rows), rows) for cut in shrunk]
-                for k, results in train(small):
-                    yield number, shrunk[k].back(results, order.model.theta.numel())
+    def train(self, order: Order, train: Train) -> Iterator[Results]:
+        """The order's results; ``train`` is told to train smaller orders."""
+        for part in _parts(order):
+            cuts = [_Cut.of(part, m, self.table) for m in part.members]
+            rows = _grid(max(len(cut.chosen) for cut in cuts))
+            if 2 * rows > self.table.rows:
+                yield from train([part])
+                continue
+            small = [cut.order(part, self._program(rows), rows) for cut in cuts]
+            for cut, results in zip(cuts, train(small), strict=True):
+                yield cut.back(results, order.model.theta.numel())
 
     def _program(self, rows: int) -> Program:
         if rows not in self.smaller:

@@ -19,9 +19,8 @@ from shoal.tree import Tree
 from shoal.types import Batch, Work
 from shoal.view import Clock
 
-# Axes of a Given for vmap: clients of one order share what it sends; those of several do not.
-_SHARED = Given(None, None, None, 0, 0, None)  # type: ignore[arg-type]
-_EACH = Given(0, 0, 0, 0, 0, 0)  # type: ignore[arg-type]
+# Axes of a Given for vmap: clients share what is sent to all of them.
+_AXES = Given(None, None, None, 0, 0, None)  # type: ignore[arg-type]
 
 
 class Compiled:
@@ -173,9 +172,8 @@ class Compiled:
         if not self.stacked:
             flat, moving = [t[0] for t in flat], [t[0] for t in moving]
             fixed = [rate, *tree.leaves((_first_client(given), _first_row(start)))]
-        # what is sent and where clients start may be everybody's, or each one's own
-        axes = (given.received.dim(), start.dim())
-        shape = (axes, *((t.shape, _strides(t), t.dtype) for t in (*flat, *moving)))
+        # where clients start may be everybody's, or each one's own
+        shape = (start.dim(), *((t.shape, _strides(t), t.dtype) for t in (*flat, *moving)))
         names, traces = self._steps.get(shape, ((), {}))
         if clock.key(names) not in traces:
             with self._tracing:  # two threads that need the same trace make it once
@@ -242,8 +240,7 @@ def _axes(batch: Batch | None) -> Batch | None:
 
 
 def given_axes(given: Given) -> Given:
-    axes = _EACH if given.received.dim() == 2 else _SHARED
-    return axes if given.batches is None else axes._replace(batches=0)  # type: ignore[arg-type]
+    return _AXES if given.batches is None else _AXES._replace(batches=0)  # type: ignore[arg-type]
 
 
 def local_axes(local: Local) -> Any:
@@ -265,9 +262,6 @@ def rows_of(value: Tree, begin: int, end: int) -> Tree:
 
 
 def given_rows(given: Given, begin: int, end: int) -> Given:
-    if given.received.dim() == 2:
-        every: Given = rows_of(given, begin, end)
-        return every
     batches = None if given.batches is None else given.batches[begin:end]
     memories = rows_of(given.memories, begin, end)
     return given._replace(n=given.n[begin:end], memories=memories, batches=batches)

@@ -89,7 +89,7 @@ class _Stretch(NamedTuple):
 
 def _stretches(compiled: Compiled, chunk: Chunk) -> list[_Stretch] | None:
     """All steps of the round; None where they are not of that kind."""
-    order, theta, clients = chunk.order, chunk.order.model.theta, len(chunk.seats)
+    order, theta, clients = chunk.order, chunk.order.model.theta, len(chunk.members)
     none = ((),) * len(order.program.method.parts)
     x, stats = ROOMS.of(clients, theta), order.model.stats
     carry = Carry(x, stats.expand(clients, -1), none, (), theta.new_zeros(clients))
@@ -112,7 +112,7 @@ def _stretches(compiled: Compiled, chunk: Chunk) -> list[_Stretch] | None:
 
 
 def _round(chunk: Chunk, stretches: list[_Stretch]) -> Results:
-    order, clients = chunk.order, len(chunk.seats)
+    order, clients = chunk.order, len(chunk.members)
     factors, theta = stretches[0].script.factors, order.model.theta
     rows = torch.cat([chunk.epoch(e).rows for e in range(order.epochs)], 1)
     x = chunk.pool_x.index_select(0, rows.reshape(-1)).view(clients, -1, factors.inputs)
@@ -125,7 +125,7 @@ def _round(chunk: Chunk, stretches: list[_Stretch]) -> Results:
         script([own, *carry[1:]], fixed, seen, steps.columns, first, length, rate)
         first += length * len(steps.rows)
     own.sub_(rest)
-    counts = [s.member.train.count for s in chunk.seats]
+    counts = [m.train.count for m in chunk.members]
     total = _total(own, seen.factors, x, counts, bool(order.uniform), factors)
     norms: list[float] = _norms(own, seen).tolist()
     return plain_results(chunk, counts, theta.new_empty(0, theta.numel()), norms, total)

@@ -4,32 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import islice
 
 import torch
 
-from shoal.engines.base import Member, Order
+from shoal.engines.base import Order
 from shoal.types import ClientData, Pool
 
 
-def in_one_pool(orders: Sequence[Order]) -> list[Order]:
-    """The same orders with all training rows in one pool, and all validation rows in one.
+def in_one_pool(order: Order) -> Order:
+    """The same order with all training rows in one pool, and all validation rows in one.
 
     Nothing is copied where that is so already, as in most worlds.
     """
-    members = [m for order in orders for m in order.members]
+    members = order.members
     train = _pooled([m.train for m in members])
     held = [m.validation for m in members if m.validation is not None]
     validation = _pooled(held)
     if train is None and validation is None:
-        return list(orders)
+        return order
     trains = iter(train or [m.train for m in members])
     helds = iter(validation or held)
     moved = (
         replace(m, train=next(trains), validation=None if m.validation is None else next(helds))
         for m in members
     )
-    return [replace(o, members=tuple[Member, ...](islice(moved, len(o.members)))) for o in orders]
+    return replace(order, members=tuple(moved))
 
 
 def _pooled(data: Sequence[ClientData]) -> list[ClientData] | None:

@@ -51,8 +51,7 @@ def is_plain(compiled: Compiled, chunk: Chunk) -> bool:
         compiled.plain
         and chunk.even
         and order.uniform is not None
-        and len(chunk.orders) == 1
-        and len(chunk.seats) > 1
+        and len(chunk.members) > 1
         and not order.model.stats.numel()
         and (order.pad == 0 or chunk.counts[0] % batch_rows(order, chunk.counts[0]) == 0)
     )
@@ -60,8 +59,8 @@ def is_plain(compiled: Compiled, chunk: Chunk) -> bool:
 
 def run_plain(compiled: Compiled, chunk: Chunk) -> Results:
     """The round of such a chunk."""
-    order, clients = chunk.order, len(chunk.seats)
-    theta, counts = order.model.theta, [s.member.train.count for s in chunk.seats]
+    order, clients = chunk.order, len(chunk.members)
+    theta, counts = order.model.theta, [m.train.count for m in chunk.members]
     none = ((),) * len(order.program.method.parts)
     x = ROOMS.of(clients, theta) if order.summed else theta.new_empty(clients, theta.numel())
     give_all(theta, x)
@@ -92,10 +91,10 @@ def plain_results(
     chunk: Chunk, counts: list[float], delta: Tensor, norms: list[float], total: Tensor
 ) -> Results:
     """Of clients that all took the same steps and sent nothing but the change of the model."""
-    order, clients = chunk.order, len(chunk.seats)
+    order, clients = chunk.order, len(chunk.members)
     none = ((),) * len(order.program.method.parts)
     return Results(
-        tuple([s.member.client for s in chunk.seats]),
+        tuple([m.client for m in chunk.members]),
         tuple(counts),
         delta,
         order.model.stats.expand(clients, -1),

@@ -27,7 +27,7 @@ def sizes_for(compiled: Compiled, chunk: Chunk) -> tuple[int, ...]:
     spare = compiled.stacked and chunk.order.pad > 0 and not compiled.program.noisy
     if not spare or chunk.even or work_of(chunk) >= SMALL_STEP:
         return ()
-    return stack_sizes(len(chunk.seats))
+    return stack_sizes(len(chunk.members))
 
 
 def stack_sizes(clients: int) -> tuple[int, ...]:

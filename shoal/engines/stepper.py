@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from shoal import tree
-from shoal.engines.active import Active, Done, by_order, finish
+from shoal.engines.active import Active, Done, finish, in_order
 from shoal.engines.base import Results, spans
 from shoal.engines.chunk import Chunk
 from shoal.engines.compiled import Compiled, given_rows, rows_of
@@ -24,12 +24,12 @@ from shoal.tree import Tree
 from shoal.types import Batch
 
 
-def run_chunk(compiled: Compiled, chunk: Chunk) -> list[Results]:
-    """The round of some clients: one result for every order of the chunk."""
+def run_chunk(compiled: Compiled, chunk: Chunk) -> Results:
+    """The round of some clients."""
     with torch.inference_mode():
         if is_plain(compiled, chunk):
-            return [run_factored(compiled, chunk) or run_plain(compiled, chunk)]
-        return by_order(chunk, _train(compiled, chunk))
+            return run_factored(compiled, chunk) or run_plain(compiled, chunk)
+        return in_order(chunk, _train(compiled, chunk))
 
 
 def _train(compiled: Compiled, chunk: Chunk) -> list[Done]:
@@ -60,7 +60,7 @@ def _train(compiled: Compiled, chunk: Chunk) -> list[Done]:
 
 
 def _capped(active: Active, i: int) -> bool:
-    cap = active.chunk.seats[i].member.steps
+    cap = active.chunk.members[i].steps
     return cap is not None and active.steps[i] >= cap
 
 
@@ -74,7 +74,7 @@ def _epoch(compiled: Compiled, active: Active, epoch: int, rate: Tensor) -> None
         active.count(steps, order.rates[epoch])
         return
     sizes = _sizes(active.largest) if compiled.stacked else [1]
-    regular = chunk.regular(steps) if compiled.stacked or len(chunk.seats) == 1 else 0
+    regular = chunk.regular(steps) if compiled.stacked or len(chunk.members) == 1 else 0
     stepper.regular_steps(regular)
     for step, count, pieces in chunk.stretches(regular, steps):
         for piece in pieces:

@@ -21,7 +21,7 @@ from shoal.engines import malloc
 from shoal.engines.asking import Asker
 from shoal.engines.base import Order, Results
 from shoal.engines.chunk import Chunk
-from shoal.engines.chunking import CACHE_BYTES, SMALL_STEP, cuts_of, work_of
+from shoal.engines.chunking import CACHE_BYTES, SMALL_STEP, chunks_of, work_of
 from shoal.engines.compact import Compact, compact_of
 from shoal.engines.compiled import Compiled
 from shoal.engines.factored import clients_at_once
@@ -54,57 +54,52 @@ class Vectorized:
         self._pool: ThreadPoolExecutor | None = None
 
     def train(self, order: Order) -> Iterator[Results]:
-        for _, results in self.train_together([order]):
-            yield results
+        compact = self._compact_of(order.program)
+        return compact.train(order, self._train) if compact else self._train([order])
 
-    def train_together(self, orders: Sequence[Order]) -> Iterator[tuple[int, Results]]:
-        """Orders of one program at one moment, each result with the number of its order."""
-        compact = self._compact_of(orders[0].program)
-        return compact.train(orders, self._train) if compact else self._train(orders)
-
-    def _train(self, orders: Sequence[Order]) -> Iterator[tuple[int, Results]]:
+    def _train(self, orders: Sequence[Order]) -> Iterator[Results]:
+        """The results of some orders of one program, one order after the other."""
         program = orders[0].program
         compiled, trained = self._program(program), [0] * len(orders)
         if compiled is not None:
             try:
                 for number, results in self._train_chunks(compiled, orders):
-                    yield number, results
+                    yield results
                     trained[number] += len(results.clients)
                 return
             except Untraceable as error:
                 self._compiled[id(program)] = (program, None)
                 self.notes.append(f"{error}; clients run one by one (engine loop) instead")
         for number, order in enumerate(orders):
-            rest = replace(order, members=order.members[trained[number] :])
-            yield from ((number, results) for results in Loop().train(rest))
+            yield from Loop().train(replace(order, members=order.members[trained[number] :]))
 
     def _train_chunks(
         self, compiled: Compiled, orders: Sequence[Order]
     ) -> Iterator[tuple[int, Results]]:
-        orders = in_one_pool(orders)
-        most = clients_at_once(compiled, orders[0])
-        cuts = cuts_of(orders, compiled.stacked, self._cache_bytes, most)
-        chunks = [cut.chunk for cut in cuts]
+        """Results with the number of their order."""
+        chunks: list[Chunk] = []
+        numbers: list[int] = []
+        for number, order in enumerate(orders):
+            most = clients_at_once(compiled, order)
+            own = chunks_of(in_one_pool(order), compiled.stacked, self._cache_bytes, most)
+            chunks += own
+            numbers += [number] * len(own)
         alone = len(chunks) == 1 or self._threads == 1 or work_of(chunks[0]) < SMALL_STEP
         found = self._one_by_one(compiled, chunks) if alone else self._shared(compiled, chunks)
-        for cut, results in zip(cuts, found, strict=True):
-            yield from zip(cut.numbers, results, strict=True)
+        return zip(numbers, found, strict=True)
 
-    def _one_by_one(self, compiled: Compiled, chunks: Sequence[Chunk]) -> Iterator[list[Results]]:
+    def _one_by_one(self, compiled: Compiled, chunks: Sequence[Chunk]) -> Iterator[Results]:
         return (run_chunk(compiled, chunk) for chunk in chunks)
 
-    def _shared(self, compiled: Compiled, chunks: Sequence[Chunk]) -> Iterator[list[Results]]:
+    def _shared(self, compiled: Compiled, chunks: Sequence[Chunk]) -> Iterator[Results]:
         """Results in the order of the chunks, computed by several threads."""
-        pool, waiting = self._workers(), deque[Future[list[Results]]]()
+        pool, waiting = self._workers(), deque[Future[Results]]()
         for chunk in chunks:
             waiting.append(pool.submit(run_chunk, compiled, chunk))
             if len(waiting) > 2 * self._threads:
-                yield self._awaited(waiting.popleft())
+                yield waiting.popleft().result()
         while waiting:
-            yield self._awaited(waiting.popleft())
-
-    def _awaited(self, results: Future[list[Results]]) -> list[Results]:
-        return results.result()
+            yield waiting.popleft().result()
 
     def ask(self, order: Order, question: Callable[..., Tree], payload: Tree) -> list[Tree]:
         program = order.program

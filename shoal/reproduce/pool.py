@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import os
 import signal
 import sys
 import time
@@ -22,9 +21,8 @@ from typing import Any
 
 from shoal.config.build import Plan, build
 from shoal.config.config import Config
-from shoal.config.method import build as build_method
 from shoal.config.subject import dataset_of, drawn_data
-from shoal.cores import cores
+from shoal.cores import cores, keep_to
 from shoal.data.sources import Dataset
 from shoal.diverged import diverged
 from shoal.errors import UserError
@@ -122,11 +120,7 @@ def _begin(begun: Synchronized[int], workers: int) -> None:
     torch.set_num_threads(1)
     with begun.get_lock():
         number, begun.value = begun.value, begun.value + 1
-    if hasattr(os, "sched_setaffinity"):
-        # Engines and evaluation use the cores a process may use; without this, each worker would
-        # use all of them, and wait for the others.
-        free = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, free[number % len(free) :: min(workers, len(free))])
+    keep_to(number, workers)
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -167,13 +161,7 @@ def play(task: Task, until: float | None = None) -> Outcome:
 
 
 def _planned(config: Config) -> Plan:
-    """The plan of a config, on the data that the parent has read.
-
-    Cores are shared by runs here, so ``engine: auto`` only asks whether clients can be stacked.
-    """
-    if config.engine == "auto":
-        name = "loop" if build_method(config.method).eager_reason else "vectorized"
-        config = config.model_copy(update={"engine": name})
+    """The plan of a config, on the data that the parent has read."""
     data = _shared.get(_key(config)) if config.device in ("auto", "cpu") else None
     return build(config, data=data)
 

@@ -19,10 +19,11 @@ import torch
 
 from shoal.config.config import Config, from_mapping
 from shoal.config.subject import dataset_of
+from shoal.cores import keep_to
 from shoal.data.sources import Dataset
 from shoal.errors import UserError
+from shoal.sweep.data import data_key
 from shoal.sweep.events import Event
-from shoal.sweep.group import Group, data_key, grouped
 from shoal.sweep.worker import Worker
 
 POLL = 0.05  # seconds between two looks at the children
@@ -30,28 +31,27 @@ POLL = 0.05  # seconds between two looks at the children
 
 @dataclass
 class Manager:
-    """Forks a child for every group, at most ``workers`` at a time."""
+    """Forks a child for every run, at most ``workers`` at a time."""
 
     root: Path
     workers: int
-    cores: int
     events: int  # the file descriptor that events go to
     data: dict[str, Dataset] = field(default_factory=dict)
-    children: dict[int, Group] = field(default_factory=dict)
+    children: dict[int, tuple[str, int]] = field(default_factory=dict)  # run and slot by process
 
     def tell(self, event: Event) -> None:
         os.write(self.events, event.line())
 
-    def play(self, runs: dict[str, Config], stack: bool) -> None:
+    def play(self, runs: dict[str, Config]) -> None:
         """Everything, or as much as there is before the input ends."""
-        waiting = list(reversed(grouped(self._readable(runs), self.data, stack)))
-        threads = max(1, self.cores // max(1, min(self.workers, len(waiting))))
+        waiting = list(reversed(self._readable(runs).items()))
+        slots = max(1, min(self.workers, len(waiting)))
         while waiting or self.children:
-            while waiting and len(self.children) < self.workers:
-                self._fork(waiting.pop(), threads)
+            while waiting and len(self.children) < slots:
+                self._fork(*waiting.pop(), slots)
             self._reap()
             if select.select([sys.stdin.fileno()], [], [], POLL)[0]:
-                self._stop(waiting)
+                self._stop([name for name, _ in waiting])
                 return
 
     def _readable(self, runs: dict[str, Config]) -> dict[str, Config]:
@@ -70,15 +70,19 @@ class Manager:
                 fine[name] = config
         return fine
 
-    def _fork(self, group: Group, threads: int) -> None:
+    def _fork(self, name: str, config: Config, slots: int) -> None:
+        """A child that keeps to a share of the cores, which nobody else uses meanwhile."""
+        taken = {slot for _, slot in self.children.values()}
+        slot = next(slot for slot in range(slots) if slot not in taken)
         child = os.fork()
         if child:
-            self.children[child] = group
+            self.children[child] = (name, slot)
             return
         code = 1
         try:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            Worker(self.root, self.data, threads, self.tell).play(group)
+            keep_to(slot, slots)
+            Worker(self.root, self.data, self.tell).play(name, config)
             code = 0
         except KeyboardInterrupt:
             pass
@@ -91,22 +95,20 @@ class Manager:
         for child in list(self.children):
             found, status = os.waitpid(child, os.WNOHANG)
             if found:
-                self._ended(self.children.pop(child), status)
+                self._ended(self.children.pop(child)[0], status)
 
-    def _ended(self, group: Group, status: int) -> None:
+    def _ended(self, name: str, status: int) -> None:
         if os.WIFSIGNALED(status):
             text = f"its process was killed by {signal.Signals(os.WTERMSIG(status)).name}"
-            for name in group.runs:
-                self.tell(Event(name, status="failed", text=f"{text}; start the sweep again"))
+            self.tell(Event(name, status="failed", text=f"{text}; start the sweep again"))
 
-    def _stop(self, waiting: list[Group]) -> None:
+    def _stop(self, waiting: list[str]) -> None:
         for child in self.children:
             os.kill(child, signal.SIGINT)
         for child in self.children:
             os.waitpid(child, 0)
-        for group in waiting:
-            for name in group.runs:
-                self.tell(Event(name, status="stopped", text="never started"))
+        for name in waiting:
+            self.tell(Event(name, status="stopped", text="never started"))
 
 
 def main() -> None:
@@ -118,8 +120,8 @@ def main() -> None:
     torch.set_num_threads(1)  # threads do not survive a fork, so none may start here
     order: dict[str, Any] = json.loads(_first_line())
     runs = {name: from_mapping(values) for name, values in order["runs"].items()}
-    manager = Manager(Path(order["root"]), order["workers"], order["cores"], events)
-    manager.play(runs, order["stack"])
+    manager = Manager(Path(order["root"]), order["workers"], events)
+    manager.play(runs)
 
 
 def _first_line() -> bytes:

@@ -1,7 +1,7 @@
 """Plays many configs in worker processes; the caller's side.
 
 The workers belong to a process of their own (``manager``), which reads each data set once and forks
-a child for every group of runs: no imports are repeated and the data are shared pages. Configs go
+a child for every run: no imports are repeated and the data are shared pages. Configs go
 there as JSON and events come back as lines, so a caller needs no ``__main__`` guard, and nothing of
 the caller's own state (threads, open files) gets into a run.
 """
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.config.config import Config
+from shoal.cores import cores
 from shoal.durable import check_writable
 from shoal.errors import UserError
 from shoal.rundir import RunDir, dump_json, write_text
@@ -30,7 +31,6 @@ def play_all(
     root: Path,
     workers: int = 0,
     *,
-    stack: bool = True,
     watch: Callable[[Event], None] | None = None,
 ) -> dict[str, Outcome]:
     """Play every config into ``root/name``, a normal run directory; finished ones are skipped.
@@ -39,8 +39,6 @@ def play_all(
     ----------
     configs: by name; a name is the run's directory inside ``root``.
     workers: processes at a time; 0 is one a core.
-    stack: let runs that differ in nothing but the seed share one process and, where clients
-        can be stacked, step together.
     watch: is told of every round and every end.
 
     A run that was killed goes on from its checkpoint. A run that fails does not stop the others;
@@ -55,9 +53,7 @@ def play_all(
     _remember(root, values)
     todo = {name: value for name, value in values.items() if name not in outcomes}
     if todo:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2
-        order = {"root": str(root), "runs": todo, "stack": stack}
-        order |= {"workers": workers or cores, "cores": cores}
+        order = {"root": str(root), "runs": todo, "workers": workers or cores()}
         outcomes |= _supervise(order, watch or (lambda event: None))
     return {name: outcomes.get(name, Outcome("failed", "the worker died")) for name in configs}
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from shoal.engines.processes import Processes
 from support import SmallWorld, play, settings_for
 
 from shoal import catalog, models
 from shoal.engines import compact
 from shoal.engines.base import Engine
 from shoal.engines.loop import Loop
-from shoal.engines.processes import Processes
 from shoal.engines.scattered import Scattered
 from shoal.engines.vectorized import Vectorized
 from shoal.federation import Federation, Settings
