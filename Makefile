@@ -13,7 +13,7 @@ TORCH_VERSION := $(BIN)/python -c "from importlib.metadata import version; print
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-slow test-flower lint docs clean \
-  bench bench-engines bench-w3 bench-methods bench-seeds bench-memory bench-scaling bench-peers bench-flower
+  bench bench-w3 bench-methods bench-seeds bench-memory bench-scaling bench-peers bench-flower
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -70,18 +70,14 @@ lint: setup ## ruff, mypy --strict, import layers
 bench: setup ## peers and engines side by side, one line a workload
 	@$(BIN)/python -m benchmarks.run
 
-bench-engines: setup ## every engine on the same rounds, and whether auto takes the best
-	@$(BIN)/python -m benchmarks.engines
-
 bench-w3: setup ## how near the convolutional workload comes to a matrix product's rate
 	@$(BIN)/python -m benchmarks.roofline_w3
 
 bench-methods: setup ## what a method costs beside FedAvg
 	@$(BIN)/python -m benchmarks.methods
 
-bench-seeds: setup ## three seeds against one: whole commands, and rounds that are stacked
+bench-seeds: setup ## three seeds against one, as whole commands
 	@$(BIN)/python -m benchmarks.seeds
-	@$(BIN)/python -m benchmarks.run W1 W2 --seeds
 
 bench-memory: setup ## peak memory beside the bare loop's, and growth over the rounds
 	@$(BIN)/python -m benchmarks.memory

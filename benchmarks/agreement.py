@@ -15,7 +15,7 @@ from torch import Tensor
 from benchmarks.bare import BareLoop, Workload, cohort_of
 from benchmarks.federation import ShoalRounds
 from shoal import catalog
-from shoal.engines.vectorized import Vectorized
+from shoal.engines.stacked.engine import Stacked
 
 SAME = 1e-9  # of the distance that the model moves in a round, in float64
 ROUNDED = 0.25  # of it, in float32
@@ -26,7 +26,7 @@ def check(name: str, work: Workload, x: Tensor, y: Tensor, shoal: list[Tensor]) 
     exact = x.double()
     bare = BareLoop(work, dtype=torch.float64)
     start = [m.clone() for m in bare.model]
-    ours = ShoalRounds(work, catalog.fedavg(), Vectorized(), exact, y, start, rounds=1)
+    ours = ShoalRounds(work, catalog.fedavg(), Stacked(), exact, y, start, rounds=1)
     bare.round(exact, y, sorted(cohort_of(work, 0)))
     ours.round(0)
     moved = distance(bare.model, start)

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.bare import RATE, Workload, cohort_of
-from shoal.engines.base import Engine
+from shoal.engines.api import Engine
+from shoal.engines.client_round import Program
 from shoal.federation import Federation, Settings
-from shoal.local import Program
 from shoal.method import Method
 from shoal.parts.local_sgd import Sgd
 from shoal.round import play_round

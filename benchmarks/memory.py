@@ -19,7 +19,7 @@ import torch
 from benchmarks.bare import WORKLOADS, BareLoop, cohort_of
 from benchmarks.federation import ShoalRounds
 from shoal import catalog, tree
-from shoal.engines.vectorized import Vectorized
+from shoal.engines.stacked.engine import Stacked
 from shoal.store import ClientStore
 
 MOST_TIMES, MOST_BEYOND = 1.5, 100.0  # of the bare loop's peak, and MB on top of it
@@ -50,7 +50,7 @@ def play(contestant: str, name: str, rounds: int) -> None:
         print(peak())
         return
     method = catalog.METHODS[contestant]()
-    shoal = ShoalRounds(work, method, Vectorized(), x, y, bare.model, rounds=rounds)
+    shoal = ShoalRounds(work, method, Stacked(), x, y, bare.model, rounds=rounds)
     found = []
     for number in range(rounds):
         shoal.round(number)

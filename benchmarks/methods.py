@@ -20,7 +20,7 @@ import torch
 from benchmarks.bare import WORKLOADS, BareLoop
 from benchmarks.federation import ShoalRounds
 from shoal import catalog, round
-from shoal.engines.vectorized import Vectorized
+from shoal.engines.stacked.engine import Stacked
 from shoal.method import Method
 
 PAPERS = ("fedinit", "special", "special_c")  # FLASH and FedAgg need options, see below
@@ -82,7 +82,7 @@ def measure(
 
     def player(method: Method) -> Player:
         rounds = 2 + ROUNDS[workload] * repeats * (len(PAPERS) + len(OTHERS) + 2)
-        played = ShoalRounds(work, method, Vectorized(), x, y, start, rounds=rounds)
+        played = ShoalRounds(work, method, Stacked(), x, y, start, rounds=rounds)
         return Player(played, questions)
 
     fedavg = player(catalog.fedavg())

@@ -18,7 +18,7 @@ import torch
 from benchmarks.bare import WORKLOADS, BareLoop, Workload
 from benchmarks.federation import ShoalRounds
 from shoal import catalog
-from shoal.engines.vectorized import Vectorized
+from shoal.engines.stacked.engine import Stacked
 
 SIZE = 2048  # of the large product
 REPEATS = 7
@@ -47,7 +47,7 @@ def round_rate(work: Workload) -> float:
     """Operations a second of whole rounds on one thread."""
     x, y = work.data()
     start = BareLoop(work).model
-    run = ShoalRounds(work, catalog.fedavg(), Vectorized(threads=1), x, y, start)
+    run = ShoalRounds(work, catalog.fedavg(), Stacked(threads=1), x, y, start)
     found = []
     for number in range(REPEATS + 2):
         begin = time.process_time()

@@ -23,8 +23,7 @@ from benchmarks.bare import WORKLOADS, BareLoop, Workload
 from benchmarks.federation import ShoalRounds
 from shoal import catalog
 from shoal.cores import cores
-from shoal.engines.malloc import keep_freed_memory
-from shoal.engines.vectorized import Vectorized
+from shoal.engines.stacked.engine import Stacked, keep_freed_memory
 
 SIDE = 2048  # of the matrices
 PRODUCTS = 6  # a turn
@@ -108,7 +107,7 @@ def main() -> None:
     keep_freed_memory()
     work = WORKLOADS["W3"]
     x, y = work.data()
-    shoal = ShoalRounds(work, catalog.fedavg(), Vectorized(), x, y, BareLoop(work).model)
+    shoal = ShoalRounds(work, catalog.fedavg(), Stacked(), x, y, BareLoop(work).model)
     shoal.round(0)
     shares, rates = [], []
     for turn in range(1, asked.turns + 1):

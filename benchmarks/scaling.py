@@ -1,6 +1,6 @@
 """``make bench-scaling``: how a round's time grows with clients a round, members and parameters.
 
-FedAvg on the vectorized engine; the bare loop beside it where it is the same work. The client is
+FedAvg on the stacked engine; the bare loop beside it where it is the same work. The client is
 W5's (20 samples, one epoch of 10); what does not grow stays at 100 clients of 10,000 members and
 an MLP 784-64-10.
 """
@@ -20,7 +20,7 @@ import torch
 from benchmarks.bare import BareLoop, Workload, cohort_of
 from benchmarks.federation import ShoalRounds
 from shoal import catalog
-from shoal.engines.vectorized import Vectorized
+from shoal.engines.stacked.engine import Stacked
 
 ROWS, BATCH, HELD, ROUNDS = 20, 10, 1000, 6
 COHORTS = (10, 100, 1_000, 10_000)
@@ -43,7 +43,7 @@ def measured(sweep: str, value: int, work: Workload, bare: bool = True, drawn: b
     """One point; ``drawn`` lets shoal draw the cohort itself, as in a run."""
     x, y = replace(work, clients=HELD).data()
     loop = BareLoop(work)
-    engine = Vectorized()
+    engine = Stacked()
     shoal = ShoalRounds(work, catalog.fedavg(), engine, x, y, loop.model, 1 if drawn else ROUNDS)
     if drawn:
         shoal.settings = replace(shoal.settings, cohorts=None, participation=work.cohort)

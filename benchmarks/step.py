@@ -17,8 +17,8 @@ from bare import RATE, WORKLOADS, BareLoop, Workload
 from torch import Tensor
 from torch.func import grad, vmap
 
-from shoal.engines.malloc import keep_freed_memory
-from shoal.engines.trace import compile_step
+from shoal.engines.compiler.compile import compile_step
+from shoal.engines.stacked.engine import keep_freed_memory
 from shoal.task import ModuleTask, mean_loss
 from shoal.types import Batch
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from shoal import tree
-from shoal.engines.base import Results
-from shoal.engines.scattered import Scattered
+from shoal.engines.api import Results
+from shoal.engines.sparse_rows import Scattered
 from shoal.method import Method
 from shoal.tree import Tree
 from shoal.types import Reduction

@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
+from shoal.engines.client_round import Program
 from shoal.guard import Guard
-from shoal.local import Program
 from shoal.method import Method
 from shoal.part import Part
 from shoal.store import ClientStore

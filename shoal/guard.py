@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from shoal import tree
-from shoal.engines.base import Results
+from shoal.engines.api import Results
 from shoal.types import Rejected
 
 FEW = 100

@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 from shoal import tree
-from shoal.engines.base import Engine
+from shoal.engines.api import Engine
+from shoal.engines.client_round import Program
 from shoal.federation import Federation, Settings
-from shoal.local import Program
 from shoal.metrics.evaluate import pooled_scores
 from shoal.metrics.rows import evaluate_own
 from shoal.metrics.spread import spread

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shoal.engines.base import Member, Order
+from shoal.engines.api import Member, Order
 from shoal.federation import Federation, Settings, part_view
 from shoal.tree import Tree
 from shoal.types import ClientData, Job, Model

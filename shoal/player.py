@@ -11,12 +11,12 @@ from torch import Tensor
 
 from shoal import tree
 from shoal.config.build import Plan
-from shoal.config.engine import make_engine
-from shoal.engines.base import Engine
+from shoal.engines.api import Engine
+from shoal.engines.choose import make_engine
+from shoal.engines.client_round import Program
 from shoal.errors import UserError
 from shoal.federation import Federation
 from shoal.guard import NOT_FINITE
-from shoal.local import Program
 from shoal.local_scores import as_trained, local_scores
 from shoal.metrics.named import metric
 from shoal.round import ClientReport, RoundReport, play_round

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from shoal.engines.base import Engine
+from shoal.engines.api import Engine
 from shoal.federation import Federation, Settings, part_view
 from shoal.orders import make_order
 from shoal.tree import Tree

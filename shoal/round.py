@@ -11,7 +11,7 @@ from torch import Tensor
 from shoal import tree
 from shoal.accumulate import Accumulator
 from shoal.cohort import choose_cohort
-from shoal.engines.base import Engine
+from shoal.engines.api import Engine
 from shoal.federation import Federation, Settings, filling, part_view, set_state
 from shoal.orders import make_order
 from shoal.reach import server_view

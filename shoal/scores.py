@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from shoal.asked_ahead import AskedAhead
-from shoal.engines.base import Engine
+from shoal.engines.api import Engine
 from shoal.engines.loop import Loop
 from shoal.federation import Federation, Settings, part_view
 from shoal.metrics.evaluate import Scores, mean_scores, pooled_scores

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shoal.engines.base import Engine
+from shoal.engines.api import Engine
 from shoal.federation import Federation, Settings, part_view, set_state
 from shoal.reach import server_view
 from shoal.wire import Spent

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from shoal import tree
-from shoal.engines.base import Order, Results
+from shoal.engines.api import Order, Results
 from shoal.engines.batches import steps_an_epoch
 from shoal.federation import Federation, Settings, filling, part_view
 from shoal.tree import Tree

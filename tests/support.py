@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from shoal import models
-from shoal.engines.base import Engine
+from shoal.engines.api import Engine
+from shoal.engines.client_round import Program
 from shoal.federation import Federation, Settings
-from shoal.local import Program
 from shoal.method import Method
 from shoal.part import Part
 from shoal.parts.local_sgd import Sgd

@@ -91,7 +91,7 @@ def test_an_existing_directory(
         ("data.name=digit", "did you mean 'digits'?"),
         ("data.flat_=1", "flat"),
         ("model.hidden=0", "hidden"),
-        ("engine=warp", "engine must be auto, loop, vectorized, processes or ray"),
+        ("engine=warp", "engine must be auto, loop, stacked or ray"),
         ("device=cuda:99", "cuda:99"),
         ("local.rate=fast", "local.rate must be a number above 0, not 'fast'"),
     ],

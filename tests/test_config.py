@@ -39,7 +39,7 @@ def written(tmp_path: Path, text: str) -> Path:
 
 def test_the_example_of_the_design(tmp_path: Path) -> None:
     plan = build(load(written(tmp_path, EXAMPLE)))
-    assert plan.config.engine in ("loop", "vectorized") and plan.config.device != "auto"
+    assert plan.config.engine in ("loop", "stacked") and plan.config.device != "auto"
     assert plan.settings.participation == 10 and not plan.settings.uniform
     assert plan.settings.method.name == "scaffold + fedinit + dynamic_init"
     assert plan.world.rounds == 60

@@ -23,6 +23,7 @@ import pytest
 from shoal import catalog
 from shoal.cli import call
 from shoal.config import load
+from shoal.engines import choose
 from shoal.models import registry
 
 ROOT = Path(__file__).parents[1]
@@ -78,8 +79,11 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     of rounds, and that every engine gives the same is tested elsewhere.
     """
     monkeypatch.chdir(tmp_path)
-    loop = ("loop", "a few rounds only")
-    monkeypatch.setattr("shoal.config.build.tried_engine", lambda *args: loop)
+    rule = choose.resolved_engine
+    monkeypatch.setattr(
+        "shoal.config.build.resolved_engine",
+        lambda name, *rest: rule("loop" if name == "auto" else name, *rest),
+    )
     monkeypatch.setattr(registry, "_MODELS", dict(registry._MODELS))
     return tmp_path
 

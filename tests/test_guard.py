@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from shoal.engines.base import Results
+from shoal.engines.api import Results
 from shoal.guard import Guard
 
 

@@ -170,7 +170,7 @@ def killed_until(root: Path, config: dict[str, Any], enough: int) -> None:
     pytest.fail(f"only {kills} kills in 200 runs")
 
 
-@pytest.mark.parametrize("engine", ["loop", "vectorized"])
+@pytest.mark.parametrize("engine", ["loop", "stacked"])
 def test_killed_at_random_times(tmp_path: Path, engine: str) -> None:
     killed_until(tmp_path, stateful(engine=engine, checkpoint={"every": 1}), 25)
 

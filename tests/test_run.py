@@ -18,7 +18,7 @@ import shoal
 from shoal import catalog, models
 from shoal.config import from_mapping
 from shoal.config.build import build
-from shoal.engines.base import Order, Results
+from shoal.engines.api import Order, Results
 from shoal.engines.loop import Loop
 from shoal.errors import UserError
 from shoal.method import Method

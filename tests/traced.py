@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad
 
-from shoal.engines.trace import Replay, compile_step
+from shoal.engines.compiler.compile import Replay, compile_step
 from shoal.task import ModuleTask, Task, mean_loss
 from shoal.types import Batch
 

@@ -1,4 +1,4 @@
-"""shoal's vectorized engine, FedAvg."""
+"""shoal's stacked engine, FedAvg."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.federation import ShoalRounds
 from benchmarks.peers.torch_bare import workload
 from benchmarks.peers.work import Array, Work
 from shoal import catalog
-from shoal.engines.vectorized import Vectorized
+from shoal.engines.stacked.engine import Stacked
 
 
 class Contestant:
@@ -23,7 +23,7 @@ class Contestant:
         x, y = torch.from_numpy(work.x), torch.from_numpy(work.y)
         start = [torch.from_numpy(w) for w in work.weights]
         rounds = len(work.cohorts)
-        self.shoal = ShoalRounds(shapes, catalog.fedavg(), Vectorized(), x, y, start, rounds)
+        self.shoal = ShoalRounds(shapes, catalog.fedavg(), Stacked(), x, y, start, rounds)
 
     def rounds(self, numbers: range) -> list[float]:
         seconds = []

@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from shoal.cli.progress import Progress, closing_line
-from shoal.config.engine import engine_line
+from shoal.engines.choose import engine_line
 from shoal.loggers import Loggers
 from shoal.runner import Run
 

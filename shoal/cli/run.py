@@ -13,7 +13,7 @@ def run(
     changes: list[str] = typer.Option(
         [], "--set", metavar="KEY=VALUE", help="Change a key of the config: --set local.rate=0.1"
     ),
-    engine: str = typer.Option("", help="auto, loop, vectorized, processes or ray."),
+    engine: str = typer.Option("", help="auto, loop, stacked, processes or ray."),
     force: bool = typer.Option(False, "--force", help="Replace an earlier run in that directory."),
     log: list[str] = typer.Option(
         [], "--log", metavar="NAME", help="Also log to csv, tensorboard, mlflow or wandb."

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from shoal.config.config import Config, from_mapping
-from shoal.config.engine import resolved_device, resolved_engine
 from shoal.config.method import build as build_method
 from shoal.config.method import complete
 from shoal.config.subject import (
@@ -21,10 +20,11 @@ from shoal.config.subject import (
     world_of,
 )
 from shoal.data.sources import Dataset
+from shoal.engines.choose import resolved_device, resolved_engine
+from shoal.engines.client_round import Program
 from shoal.errors import UserError, concerning
 from shoal.federation import Rates, Settings
 from shoal.guard import Guard
-from shoal.local import Program
 from shoal.method import Method
 from shoal.part import Part
 from shoal.parts.local_adam import Adam

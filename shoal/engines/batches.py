@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from shoal import rng
-from shoal.engines.base import Order
+from shoal.engines.api import Order
 from shoal.tree import Tree
 from shoal.types import Batch, ClientData
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from shoal import tree
-from shoal.engines.base import Member, Order, Results
+from shoal.engines.api import Member, Order, Results
 from shoal.engines.batches import epoch_batches, step_noise, steps_an_epoch, whole
-from shoal.local import Carry, Given, Local, Program
+from shoal.engines.client_round import Carry, Given, Local, Program
 from shoal.method import Method
 from shoal.tree import Tree
 from shoal.types import Work

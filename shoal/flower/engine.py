@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from shoal import tree
-from shoal.engines.base import Member, Order, Results
+from shoal.engines.api import Member, Order, Results
 from shoal.federation import Federation
 from shoal.flower import frames
 from shoal.flower.frames import Answer, Done

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from shoal import tree
-from shoal.engines import base
+from shoal.engines import api as base
+from shoal.engines.client_round import Program
 from shoal.engines.loop import question_view, train_one
 from shoal.flower import frames, wire
 from shoal.flower.agreement import Agreement
@@ -34,7 +35,6 @@ from shoal.flower.masker import Masker
 from shoal.flower.memory import Kept, MemoryDisk
 from shoal.flower.own_data import NodeData
 from shoal.flower.wire import WireError, vocabulary
-from shoal.local import Program
 from shoal.metrics.evaluate import evaluate
 from shoal.rundir import write_bytes
 from shoal.tree import Tree

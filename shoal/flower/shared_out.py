@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from shoal import tree
-from shoal.engines.base import Order, Results
+from shoal.engines.api import Order, Results
 from shoal.flower.frames import Done
 from shoal.types import Reduction
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from shoal.engines.client_round import Program
 from shoal.errors import UserError
 from shoal.federation import Settings
-from shoal.local import Program
 from shoal.method import Method
 from shoal.parts.local_sgd import Sgd
 from shoal.task import QuadraticTask

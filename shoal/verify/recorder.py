@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from shoal import tree
-from shoal.engines.base import Order, Results
+from shoal.engines.api import Order, Results
 from shoal.engines.loop import Loop
 from shoal.part import Part, Stepped
 from shoal.tree import Tree

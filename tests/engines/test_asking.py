@@ -10,11 +10,11 @@ import torch
 from support import SmallWorld, settings_for, small_task
 
 from shoal import catalog
-from shoal.engines.base import Order
+from shoal.engines.api import Order
+from shoal.engines.client_round import Program
 from shoal.engines.loop import Loop
-from shoal.engines.vectorized import Vectorized
+from shoal.engines.stacked.engine import Stacked
 from shoal.federation import Federation
-from shoal.local import Program
 from shoal.method import Method
 from shoal.orders import make_order
 from shoal.part import Part
@@ -51,7 +51,7 @@ def test_traced_steps_inside_a_question_are_the_loop_s(rows: tuple[int, ...]) ->
     jobs = [Job(client) for client in range(world.clients)]
     order = make_order(federation, settings, world.at(0), 0, jobs)
     before, payload = order.model.theta.clone(), (torch.tensor(0.1), torch.tensor(0.05))
-    engine = Vectorized()
+    engine = Stacked()
     slow, fast = (e.ask(order, part.walk, payload) for e in (Loop(), engine))
     assert torch.equal(order.model.theta, before)  # a walk leaves the model alone
     assert engine._askers[id(order.program)][1] is not None  # no fall-back to the loop
@@ -73,7 +73,7 @@ def test_a_walk_of_all_at_once_is_everybody_s_own(rows: tuple[int, ...], decay: 
     order = make_order(federation, settings, world.at(0), 0, jobs)
     question = settings.method.parts[0].walk  # type: ignore[attr-defined]
     payload = tuple(torch.tensor(r, dtype=torch.float64) for r in (0.1, 0.05, 0.02))
-    engine = Vectorized()
+    engine = Stacked()
     alone, stacked = (e.ask(order, question, payload) for e in (Loop(), engine))
     assert not engine.notes  # no fall-back to the loop
     for slow, fast in zip(alone, stacked, strict=True):
@@ -101,7 +101,7 @@ def test_a_question_by_rows_weights_is_put_to_many_at_once(monkeypatch: pytest.M
     settings = settings_for(Method("fit", (part,)), world, task)
     federation = Federation.fresh(settings, task.initial(0), world.at(0), 0.1)
     order = make_order(federation, settings, world.at(0), 0, [Job(c) for c in range(9)])
-    bank, engine = stacked([task.initial(seed) for seed in range(2)]), Vectorized()
+    bank, engine = stacked([task.initial(seed) for seed in range(2)]), Stacked()
     expected = Loop().ask(order, part.together, bank)
     torch.testing.assert_close(engine.ask(order, part.together, bank), expected)
     passes = forward_passes(monkeypatch)
@@ -120,14 +120,14 @@ def test_members_that_are_served_after_a_question_are_asked_together(
     federation = Federation.fresh(settings, task.initial(0), world.at(0), 0.1)
     one_by_one = [served(federation, settings, world.at(0), c, Loop()) for c in range(9)]
     asked: list[int] = []
-    ask = Vectorized.ask
+    ask = Stacked.ask
 
-    def counted(self: Vectorized, order: Order, *rest: Any) -> Any:
+    def counted(self: Stacked, order: Order, *rest: Any) -> Any:
         asked.append(len(order.members))
         return ask(self, order, *rest)
 
-    monkeypatch.setattr(Vectorized, "ask", counted)
-    found = served_each(federation, settings, world.at(0), range(9), Vectorized())
+    monkeypatch.setattr(Stacked, "ask", counted)
+    found = served_each(federation, settings, world.at(0), range(9), Stacked())
     assert all(a.theta is b.theta for a, b in zip(found, one_by_one, strict=True))
     assert asked == [9]
 

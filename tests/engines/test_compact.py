@@ -6,15 +6,14 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from shoal.engines.processes import Processes
 from support import SmallWorld, play, settings_for
 
 from shoal import catalog, models
-from shoal.engines import compact
-from shoal.engines.base import Engine
+from shoal.engines.api import Engine
 from shoal.engines.loop import Loop
-from shoal.engines.scattered import Scattered
-from shoal.engines.vectorized import Vectorized
+from shoal.engines.sparse_rows import Scattered
+from shoal.engines.stacked import embeddings as compact
+from shoal.engines.stacked.engine import Stacked
 from shoal.federation import Federation, Settings
 from shoal.method import Method
 from shoal.orders import make_order
@@ -81,8 +80,8 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_rows_alone_give_the_loops_model(name: str) -> None:
     settings = CASES[name]
-    assert all(isinstance(d, Scattered) for d in deltas(settings, Vectorized()))
-    ours, theirs = (play(settings, engine, 3)[2][-1] for engine in (Vectorized(), Loop()))
+    assert all(isinstance(d, Scattered) for d in deltas(settings, Stacked()))
+    ours, theirs = (play(settings, engine, 3)[2][-1] for engine in (Stacked(), Loop()))
     start = settings.task.initial(settings.seed).theta
     assert (ours - start).norm() > 1e-2
     assert (ours - theirs).norm() <= 1e-6 * theirs.norm()
@@ -97,7 +96,7 @@ def test_rows_alone_give_the_loops_model(name: str) -> None:
     ],
 )
 def test_what_moves_other_rows_trains_them_all_and_says_so(settings: Settings, who: str) -> None:
-    engine = Vectorized()
+    engine = Stacked()
     ours = play(settings, engine, 2)[2][-1]
     assert [who in note and "embed.weight" in note for note in engine.notes] == [True]
     assert torch.allclose(ours, play(settings, Loop(), 2)[2][-1], atol=1e-6)
@@ -106,22 +105,12 @@ def test_what_moves_other_rows_trains_them_all_and_says_so(settings: Settings, w
 def test_a_client_that_looks_up_most_rows_trains_the_whole_table() -> None:
     settings = settings_of(catalog.fedavg())
     settings = replace(settings, world=replace(settings.world, rows=(200, 12, 7, 9, 5, 20)))
-    assert not any(isinstance(d, Scattered) for d in deltas(settings, Vectorized()))
-
-
-def test_workers_send_whole_vectors() -> None:
-    settings = CASES["fedavg"]
-    engine = Processes(workers=2)
-    try:
-        shared = play(settings, engine, 2)[2][-1]
-    finally:
-        engine.close()
-    assert torch.allclose(shared, play(settings, Vectorized(), 2)[2][-1], atol=1e-7)
+    assert not any(isinstance(d, Scattered) for d in deltas(settings, Stacked()))
 
 
 def test_one_row_of_a_scattered_delta_is_the_whole_vector() -> None:
     settings = CASES["fedavg"]
-    ours, theirs = deltas(settings, Vectorized()), deltas(settings, Loop())
+    ours, theirs = deltas(settings, Stacked()), deltas(settings, Loop())
     for mine, other in zip(ours, theirs, strict=True):
         assert isinstance(mine, Scattered) and isinstance(other, torch.Tensor)
         assert mine.shape == other.shape

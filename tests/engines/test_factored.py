@@ -10,11 +10,12 @@ from support import SmallWorld, play, settings_for
 from torch import Tensor
 
 from shoal import catalog, models
-from shoal.engines import factored, stepper
-from shoal.engines.base import Results
-from shoal.engines.kept_traces import compiled_for
+from shoal.engines.api import Results
 from shoal.engines.loop import Loop
-from shoal.engines.vectorized import Vectorized
+from shoal.engines.stacked import factored
+from shoal.engines.stacked import run as stepper
+from shoal.engines.stacked.compiled import compiled_for
+from shoal.engines.stacked.engine import Stacked
 from shoal.federation import Settings
 from shoal.method import Method
 from shoal.part import Part
@@ -57,7 +58,7 @@ def settings_of(
 
 def apart(settings: Settings) -> float:
     """How far three rounds end from the loop's, as a share of the way."""
-    ours, theirs = (play(settings, engine, 3)[2][-1] for engine in (Vectorized(), Loop()))
+    ours, theirs = (play(settings, engine, 3)[2][-1] for engine in (Stacked(), Loop()))
     way = theirs - settings.task.initial(settings.seed).theta
     assert float(way.norm()) > 1e-2
     return float((ours - theirs).norm() / way.norm())
@@ -88,7 +89,7 @@ def test_single_precision_too(taken: list[bool]) -> None:
 
 def test_norms_are_those_of_the_changes(taken: list[bool]) -> None:
     settings = CASES["epochs"]
-    ours, theirs = (play(settings, engine, 2)[1][-1] for engine in (Vectorized(), Loop()))
+    ours, theirs = (play(settings, engine, 2)[1][-1] for engine in (Stacked(), Loop()))
     assert taken and all(taken)
     assert ours.norms == pytest.approx(theirs.norms, rel=1e-10)
 
@@ -112,7 +113,7 @@ def test_a_client_that_is_not_a_number_is_left_out_by_name(taken: list[bool]) ->
     settings = settings_of()
     pool: Tensor = settings.world.train(4, 0).pool.x
     pool[settings.world.train(4, 0).rows[0]] = float("nan")
-    ours, theirs = (play(settings, engine, 1) for engine in (Vectorized(), Loop()))
+    ours, theirs = (play(settings, engine, 1) for engine in (Stacked(), Loop()))
     assert not all(taken)
     assert [r.client for r in ours[1][0].rejected] == [4]
     assert (ours[2][-1] - theirs[2][-1]).norm() <= 1e-11 * theirs[2][-1].norm()

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from shoal.engines.functions import Functions
-from shoal.engines.recorder import recorded
-from shoal.engines.trace_call import _by_interpreter, as_call
-from shoal.local import Local
+from shoal.engines.client_round import Local
+from shoal.engines.compiler.cache import Functions
+from shoal.engines.compiler.capture import recorded
+from shoal.engines.compiler.emit_torchscript import _by_interpreter, as_call
 from shoal.tree import Tree
 from shoal.view import Clock
 

@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from shoal import catalog
-from shoal.engines.base import Results
-from shoal.engines.vectorized import Vectorized
+from shoal.engines.api import Results
+from shoal.engines.stacked.engine import Stacked
 from shoal.federation import Federation
 from shoal.method import Method
 from shoal.part import Part
@@ -49,7 +49,7 @@ def cost_of_a_round(method: Method, clients: int, rows: int, batch: int = 4) -> 
     """A round of an even cohort, after the rounds that trace."""
     world = SmallWorld(clients=clients, rows=(rows,))
     settings = settings_for(method, world, small_task(world=world), epochs=1, batch=batch)
-    engine, first = Vectorized(threads=1), world.at(0)
+    engine, first = Stacked(threads=1), world.at(0)
     federation = Federation.fresh(settings, settings.task.initial(0), first, 0.1)
     held = {client: world.train(client, 0) for client in range(clients)}
     object.__setattr__(world, "train", lambda client, round: held[client])  # the engine's cost only
@@ -108,7 +108,7 @@ def test_an_operation_more_in_a_step_is_seen() -> None:
     assert counts[1] >= counts[0] + 1
 
 
-class Watched(Vectorized):
+class Watched(Stacked):
     """Keeps every result, with every delta or with sums only."""
 
     def __init__(self, summed: bool) -> None:
@@ -179,7 +179,7 @@ def test_unequal_clients_are_traced_for_few_shapes() -> None:
     settings = settings_for(
         catalog.fedavg(), world, small_task(world=world), epochs=1, participation=5
     )
-    engine = Vectorized(threads=1)
+    engine = Stacked(threads=1)
     federation = Federation.fresh(settings, settings.task.initial(0), world.at(0), 0.1)
     for number in range(12):
         play_round(federation, settings, world.at(number), engine)

@@ -10,8 +10,9 @@ import torch
 from support import SmallWorld, play, settings_for, small_task
 
 from shoal import catalog, run
-from shoal.engines import compiled, kept_traces
-from shoal.engines.vectorized import Vectorized
+from shoal.engines.stacked import compiled
+from shoal.engines.stacked import compiled as kept_traces
+from shoal.engines.stacked.engine import Stacked
 
 WORLD = {"name": "still", "members": 6, "rounds": 2}
 
@@ -27,7 +28,7 @@ def played(**changes: Any) -> torch.Tensor:
     settings: dict[str, Any] = {
         "world": WORLD,
         "method": "scaffold",
-        "engine": "vectorized",
+        "engine": "stacked",
         "participation": 4,
         "model": {"name": "mlp", "hidden": [8]},
     }
@@ -95,6 +96,6 @@ def test_bits_do_not_depend_on_what_was_played_before(name: str, rows: tuple[int
     settings = settings_for(
         catalog.METHODS[name](**options), world, small_task("small_cnn", world), rate=0.3
     )
-    _, _, first = play(settings, Vectorized(threads=1), 4)
-    _, _, again = play(settings, Vectorized(threads=1), 4)
+    _, _, first = play(settings, Stacked(threads=1), 4)
+    _, _, again = play(settings, Stacked(threads=1), 4)
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))

@@ -12,8 +12,8 @@ from support import SmallWorld, play, settings_for
 from torch import nn
 
 from shoal import catalog, task
-from shoal.engines import vectorized
-from shoal.engines.vectorized import Vectorized
+from shoal.engines.stacked import engine as stacked
+from shoal.engines.stacked.engine import Stacked
 from shoal.task import ModuleTask
 
 
@@ -46,11 +46,11 @@ def test_what_is_not_recorded_runs_in_one_thread(monkeypatch: pytest.MonkeyPatch
             running.remove(id(module))
 
     monkeypatch.setattr(task, "functional_call", slow)
-    monkeypatch.setattr(vectorized, "SMALL_STEP", 0)  # or little work stays in one thread
+    monkeypatch.setattr(stacked, "SMALL_STEP", 0)  # or little work stays in one thread
     world = SmallWorld()
     width = world.train(0, 0).pool.x.shape[1]
     network = ModuleTask(partial(Convolution, width, world.classes), classes=world.classes)
     settings = settings_for(catalog.fedagg(epochs=1), world, network, epochs=1)
-    play(settings, Vectorized(threads=2), 2)
+    play(settings, Stacked(threads=2), 2)
     assert max(most) == 1
     assert all(p.is_leaf for p in network.module.parameters())

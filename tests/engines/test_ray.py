@@ -15,10 +15,10 @@ from mortal import EagerMortal
 from support import SmallWorld, play, settings_for, small_task
 
 from shoal import catalog, run
-from shoal.engines.base import Engine
+from shoal.engines.api import Engine
 from shoal.engines.loop import Loop
-from shoal.engines.remote import shares
-from shoal.engines.vectorized import Vectorized
+from shoal.engines.stacked.engine import Stacked
+from shoal.engines.workers import shares
 from shoal.errors import UserError
 from shoal.federation import Settings
 from shoal.method import Method
@@ -26,9 +26,8 @@ from shoal.method import Method
 pytestmark = pytest.mark.slow  # a cluster takes seconds to start, and is not part of `make setup`
 ray = pytest.importorskip("ray", reason="engine ray is an extra: pip install 'shoal[ray]'")
 
-from shoal.engines.ray import Ray  # noqa: E402
-from shoal.engines.ray import engine as ray_engine  # noqa: E402
-from shoal.engines.ray.arrays import Held, Shards, array  # noqa: E402
+from shoal.engines.workers import ray as ray_engine  # noqa: E402
+from shoal.engines.workers.ray import Held, Ray, Shards, array  # noqa: E402
 
 METHODS = {
     "scaffold": catalog.scaffold(),
@@ -59,9 +58,9 @@ def settings_of(method: Method) -> Settings:
 
 
 @pytest.mark.parametrize("name", list(METHODS))
-def test_equals_vectorized(name: str, engine: Ray) -> None:
+def test_equals_stacked(name: str, engine: Ray) -> None:
     settings = settings_of(METHODS[name])
-    other: Engine = Loop() if METHODS[name].eager_reason else Vectorized()
+    other: Engine = Loop() if METHODS[name].eager_reason else Stacked()
     _, reports, here = play(settings, other, 3)
     _, ray_reports, there = play(settings, engine, 3)
     for a, b in zip(reports, ray_reports, strict=True):

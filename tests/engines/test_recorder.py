@@ -15,10 +15,9 @@ from torch import Tensor, fx
 from torch.func import functionalize, vmap
 from torch.func import grad as torch_grad
 
-from shoal.engines.recorder import recorded
-from shoal.engines.recording import Recording
-from shoal.engines.trace_nodes import op_name, value
-from shoal.local.differentiate import grad, grad_and_more
+from shoal.engines.compiler.capture import recorded
+from shoal.engines.compiler.graph import Recording, op_name, value
+from shoal.engines.differentiate import grad, grad_and_more
 
 Function = Callable[..., list[Tensor]]
 OUTSIDE = torch.arange(3.0)
@@ -178,8 +177,8 @@ def test_gradients_are_those_of_torch(function: Callable[[Tensor], Tensor]) -> N
 ONE_RUN = """
 import json, sys
 from shoal import run
-from shoal.engines import kept_traces
-run(world={"name": "still", "members": 6, "rounds": 2}, method="fedavg", engine="vectorized",
+from shoal.engines.stacked import compiled as kept_traces
+run(world={"name": "still", "members": 6, "rounds": 2}, method="fedavg", engine="stacked",
     participation=4, seed=0)
 traced = [len(compiled._steps) for compiled in kept_traces._kept.values()]
 print(json.dumps([traced, sorted(sys.modules)]))

@@ -10,9 +10,9 @@ from support import SmallWorld, play, settings_for, small_task
 from torch import Tensor
 
 from shoal import catalog
-from shoal.engines.compiled import Compiled
 from shoal.engines.loop import Loop
-from shoal.engines.vectorized import Vectorized
+from shoal.engines.stacked.compiled import Compiled
+from shoal.engines.stacked.engine import Stacked
 from shoal.federation import Settings
 from shoal.method import Method
 from shoal.part import Part
@@ -38,7 +38,7 @@ def settings_of(method: Method, participation: int = 7, epochs: int = 4) -> Sett
     return settings_for(method, world, task, participation=participation, epochs=epochs, batch=4)
 
 
-def compiled_of(engine: Vectorized) -> Compiled:
+def compiled_of(engine: Stacked) -> Compiled:
     (compiled,) = (made for _, made in engine._compiled.values())
     assert compiled is not None
     return compiled
@@ -65,14 +65,14 @@ def test_clients_of_all_sizes_train_as_they_would_alone(name: str, capped: bool)
     if capped:
         settings = replace(settings, steps=(6, 2, 9, 4))
     _, slow_reports, expected = play(settings, Loop(), 4)
-    _, fast_reports, found = play(settings, Vectorized(threads=1), 4)
+    _, fast_reports, found = play(settings, Stacked(threads=1), 4)
     for a, b in zip(slow_reports, fast_reports, strict=True):
         assert (a.steps, a.samples, a.epochs) == (b.steps, b.samples, b.epochs)
     assert float((found[-1] - expected[-1]).norm() / expected[-1].norm()) < 1e-12
 
 
 def test_clients_that_stop_early_need_few_traces() -> None:
-    engine = Vectorized(threads=1)
+    engine = Stacked(threads=1)
     _, reports, _ = play(settings_of(STOPPING), engine, 12)
     assert len({epochs for report in reports for epochs in report.epochs}) > 1
     compiled = compiled_of(engine)
@@ -81,7 +81,7 @@ def test_clients_that_stop_early_need_few_traces() -> None:
 
 
 def test_one_trace_of_an_epochs_end_serves_all_epochs() -> None:
-    engine = Vectorized(threads=1)
+    engine = Stacked(threads=1)
     play(settings_of(STOPPING), engine, 6)
     ends = [
         t
@@ -92,7 +92,7 @@ def test_one_trace_of_an_epochs_end_serves_all_epochs() -> None:
 
 
 def test_a_part_that_decides_by_the_epoch_has_a_trace_for_each() -> None:
-    engine = Vectorized(threads=1)
+    engine = Stacked(threads=1)
     _, reports, _ = play(settings_of(METHODS["stopping by the epoch"]), engine, 2)
     assert not engine.notes
     assert {epochs for report in reports for epochs in report.epochs} == {2}

@@ -22,8 +22,8 @@ from traced import (
     stacked,
 )
 
-from shoal.engines.malloc import keep_freed_memory
-from shoal.engines.trace import Untraceable, compile_step, record
+from shoal.engines.compiler.compile import Untraceable, compile_step, record
+from shoal.engines.stacked.engine import keep_freed_memory
 from shoal.task import ModuleTask, QuadraticTask, cross_entropy_rows, mean_loss
 from shoal.types import Batch
 
@@ -260,7 +260,7 @@ def test_a_rewriting_that_disagrees_is_not_used(monkeypatch: pytest.MonkeyPatch)
     def step(carry: list[Tensor], fixed: list[Tensor], batch: list[Tensor]) -> list[Tensor]:
         return [carry[0] - fixed[0] * g(carry[0], *batch)]
 
-    monkeypatch.setattr("shoal.engines.trace._agree", lambda *_: False)
+    monkeypatch.setattr("shoal.engines.compiler.compile._agree", lambda *_: False)
     given = stacked(task), [rate(torch.float64)], batches(torch.float64)
     check(step, *given, rewritten=False)
 

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.func import vmap
 from traced import CLASSES, CLIENTS, DTYPES, WIDTH, Step, batches, check, gradient, mlp, rate
 
-from shoal.engines.trace import Replay, compile_step
-from shoal.engines.trace_script import Steps
+from shoal.engines.compiler.compile import Replay, compile_step
+from shoal.engines.compiler.emit_torchscript import Steps
 from shoal.task import ModuleTask
 
 LONG = "longer"  # what the rows with a one at the end are called

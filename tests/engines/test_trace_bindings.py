@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from shoal.engines.trace import record
+from shoal.engines.compiler.compile import record
 
 Function = Callable[[Tensor, Tensor], list[Tensor]]
 FUNCTIONS: dict[str, Function] = {

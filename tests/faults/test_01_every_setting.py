@@ -140,7 +140,7 @@ def test_a_run_of_0_1_goes_on_with_another_engine(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(OLD, tmp_path / "old")
-    assert call(["resume", str(tmp_path / "old"), "--engine", "vectorized"]) == 0
+    assert call(["resume", str(tmp_path / "old"), "--engine", "stacked"]) == 0
     assert "last bits may differ" in capsys.readouterr().err
     assert rounds(tmp_path / "old")[-1]["theta"] == pytest.approx(OLD_END, abs=1e-9)
     assert written(tmp_path / "old")["format"] == 2
@@ -150,7 +150,7 @@ def test_a_run_of_0_1_goes_on_with_another_engine(
 
 def test_it_may_be_stopped_again_after_it_became_a_run_of_today(tmp_path: Path) -> None:
     shutil.copytree(OLD, tmp_path / "old")
-    Run.resume(tmp_path / "old", changes=["engine=vectorized"]).close()  # its checkpoint is 0.1's
+    Run.resume(tmp_path / "old", changes=["engine=stacked"]).close()  # its checkpoint is 0.1's
     Run.resume(tmp_path / "old").play()
     assert rounds(tmp_path / "old")[-1]["theta"] == pytest.approx(OLD_END, abs=1e-9)
 
@@ -171,9 +171,9 @@ def test_a_run_may_go_on_with_another_engine_and_nothing_else(
     cut(tmp_path / "a", stateful())
     assert call(["resume", str(tmp_path / "a"), "--set", "local.rate=0.2"]) == 2
     assert "local.rate=0.2: would make it another run" in capsys.readouterr().err
-    assert call(["resume", str(tmp_path / "a"), "--engine", "vectorized"]) == 0
-    assert "from round 2 on it is computed by engine vectorized" in capsys.readouterr().err
-    assert written(tmp_path / "a")["engine"] == "vectorized"
+    assert call(["resume", str(tmp_path / "a"), "--engine", "stacked"]) == 0
+    assert "from round 2 on it is computed by engine stacked" in capsys.readouterr().err
+    assert written(tmp_path / "a")["engine"] == "stacked"
     for one, two in zip(rounds(tmp_path / "a"), rounds(tmp_path / "whole"), strict=True):
         assert one["theta"] == pytest.approx(two["theta"], abs=1e-9)
 

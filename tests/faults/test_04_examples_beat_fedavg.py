@@ -27,7 +27,7 @@ SEEDS = range(10)
 
 
 def mean_accuracy(config: dict[str, Any], method: Any, seed: int) -> float:
-    values = {**config, "method": method, "seed": seed, "engine": "vectorized"}
+    values = {**config, "method": method, "seed": seed, "engine": "stacked"}
     return float(play(build(from_mapping(values))).summary["mean_accuracy"])
 
 

@@ -12,9 +12,9 @@ from support import SmallWorld, play, settings_for
 from torch import Tensor, nn
 
 from shoal import catalog
-from shoal.engines.base import Engine, Order, Results
+from shoal.engines.api import Engine, Order, Results
 from shoal.engines.loop import Loop
-from shoal.engines.vectorized import Vectorized
+from shoal.engines.stacked.engine import Stacked
 from shoal.errors import UserError
 from shoal.method import Method
 from shoal.models import build
@@ -152,7 +152,7 @@ def test_without_similarity_the_mix_is_the_average_buffers_too() -> None:
 @pytest.mark.parametrize("net", list(NETWORKS))
 def test_engines_agree(net: str) -> None:
     method = METHODS["dynamic_init"]
-    (_, a, _), (_, b, _) = (played(method(), net, e) for e in (Loop(), Vectorized()))
+    (_, a, _), (_, b, _) = (played(method(), net, e) for e in (Loop(), Stacked()))
     near = 1e-7 if net == "resnet" else 1e-11  # deep, with batches of four: rounding grows
     assert torch.allclose(a.models[0].stats, b.models[0].stats, rtol=1e-9, atol=near)
     assert torch.allclose(a.models[0].theta, b.models[0].theta, rtol=1e-9, atol=near)
@@ -297,7 +297,7 @@ class Counting(nn.Module):
 def test_a_counter_that_moves_is_refused_by_name(in_place: bool) -> None:
     task = ModuleTask(lambda: Counting(in_place), classes=3)
     settings = settings_for(catalog.fedavg(), SmallWorld(), task)
-    for engine in (Loop(), Vectorized()):
+    for engine in (Loop(), Stacked()):
         with pytest.raises(UserError, match="buffer 'seen'.*whole numbers"):
             play(settings, engine, 1)
 
@@ -317,5 +317,5 @@ def test_a_constant_of_whole_numbers_is_fine_on_both_engines() -> None:
     task = ModuleTask(Positions, classes=3, dtype=torch.float64)
     world = SmallWorld(dtype=torch.float64)
     settings = settings_for(catalog.fedavg(), world, task)
-    a, b = (play(settings, engine, 2)[0].models[0].theta for engine in (Loop(), Vectorized()))
+    a, b = (play(settings, engine, 2)[0].models[0].theta for engine in (Loop(), Stacked()))
     assert torch.allclose(a, b, rtol=1e-10) and not torch.equal(a, task.initial(3).theta)

@@ -12,7 +12,7 @@ import torch
 
 from shoal import catalog
 from shoal.engines.loop import Loop
-from shoal.engines.vectorized import Vectorized
+from shoal.engines.stacked.engine import Stacked
 from shoal.parts.rates import ControlledRate
 from shoal.verify.history import play
 from shoal.verify.problems import settings_of
@@ -186,7 +186,7 @@ def test_step_is_what_numpy_does(options: dict[str, Any], local: dict[str, float
             np.testing.assert_allclose(now[str(i)][1].numpy(), rates, rtol=0, atol=1e-12)
     inside = [rate for now in used for own in now.values() for rate in own]
     assert any(0.0101 < rate < 0.199 for rate in inside)  # not all of them are clipped
-    engine = Vectorized()
+    engine = Stacked()
     stacked = support.play(settings, engine, 3)[2]
     assert not engine.notes  # no fall-back to the loop
     np.testing.assert_allclose(torch.stack(stacked).numpy(), models, rtol=0, atol=1e-9)
@@ -248,7 +248,7 @@ def test_engines_agree_on_a_network(options: dict[str, Any], local: dict[str, fl
     chosen = support.settings_for(method, world, task, participation=4)
     optimizer = replace(chosen.program.optimizer, **local)
     chosen = replace(chosen, program=replace(chosen.program, optimizer=optimizer))
-    engine = Vectorized()
+    engine = Stacked()
     by_loop, by_stack = (support.play(chosen, e, 2)[2][-1] for e in (Loop(), engine))
     assert not engine.notes
     torch.testing.assert_close(by_stack, by_loop, rtol=1e-9, atol=1e-9)

@@ -104,7 +104,7 @@ def test_with_a_huge_weight_old_rows_stand_still_and_new_ones_learn(name: str) -
 
 @pytest.mark.parametrize("name", ["special", "special_c"])
 def test_engines_agree(name: str) -> None:
-    a, b = (run({name: {"lam": 0.5}}, LATER, engine) for engine in ("loop", "vectorized"))
+    a, b = (run({name: {"lam": 0.5}}, LATER, engine) for engine in ("loop", "stacked"))
     for key, value in a.model.items():
         assert torch.allclose(value, b.model[key], atol=1e-5)
 

@@ -9,7 +9,7 @@ import pytest
 import shoal
 from shoal import catalog
 from shoal.engines.loop import Loop
-from shoal.engines.vectorized import Vectorized
+from shoal.engines.stacked.engine import Stacked
 from shoal.method import Method
 from shoal.parts.drift_models import ModelPerDrift
 from shoal.round import RoundReport
@@ -133,5 +133,5 @@ def test_records_and_totals_have_both() -> None:
 def test_the_count_is_the_same_on_both_engines() -> None:
     for method in (catalog.fedagg(epochs=2), catalog.hypcluster(k=2)):
         settings = settings_for(method, SmallWorld(), small_task())
-        one, two = (play(settings, engine, 2)[1] for engine in (Loop(), Vectorized()))
+        one, two = (play(settings, engine, 2)[1] for engine in (Loop(), Stacked()))
         assert [r.costs() for r in one] == [r.costs() for r in two]

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from shoal import catalog, checkpoint
-from shoal.engines.base import Order, Results
+from shoal.engines.api import Order, Results
 from shoal.engines.loop import Loop
 from shoal.federation import Federation, Settings
 from shoal.guard import Guard

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from shoal.engines import base
+from shoal.engines import api as base
 from shoal.flower.agreement import load
 from shoal.flower.apps import data_of
 from shoal.flower.frames import Done, Order

@@ -17,11 +17,11 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAdam, FedAvg, Strategy
 
 from shoal import catalog
-from shoal.engines.base import Results
+from shoal.engines.api import Results
+from shoal.engines.client_round import Program
 from shoal.errors import UserError
 from shoal.federation import Federation, Settings
 from shoal.flower import Guarded, ServerRule, flash, server_optimizer, special
-from shoal.local import Program
 from shoal.parts.local_sgd import Sgd
 from shoal.round import play_round
 from shoal.task import QuadraticTask

@@ -10,7 +10,7 @@ from support import SmallWorld, play, settings_for, small_task
 
 from shoal import catalog
 from shoal.engines.loop import Loop
-from shoal.engines.vectorized import Vectorized
+from shoal.engines.stacked.engine import Stacked
 from shoal.method import Method
 from shoal.part import Part
 from shoal.parts.local_adam import Adam
@@ -41,7 +41,7 @@ def gap(a: torch.Tensor, b: torch.Tensor) -> float:
 
 @pytest.mark.parametrize("dtype,limit", [(torch.float32, 1e-5), (torch.float64, 1e-12)])
 @pytest.mark.parametrize("name", [*catalog.METHODS, *COMPOSED])
-def test_vectorized_equals_loop(name: str, dtype: torch.dtype, limit: float) -> None:
+def test_stacked_equals_loop(name: str, dtype: torch.dtype, limit: float) -> None:
     method = method_named(name)
     if method.eager_reason:
         pytest.skip(method.eager_reason)
@@ -50,7 +50,7 @@ def test_vectorized_equals_loop(name: str, dtype: torch.dtype, limit: float) -> 
         method, world, small_task(world=world, dtype=dtype), participation=2, batch=4
     )
     _, slow_reports, slow = play(settings, Loop(), 5)
-    _, fast_reports, fast = play(settings, Vectorized(), 5)
+    _, fast_reports, fast = play(settings, Stacked(), 5)
     for a, b in zip(slow_reports, fast_reports, strict=True):
         assert (a.cohort, a.accepted, a.steps, a.samples, a.epochs) == (
             b.cohort,
@@ -79,7 +79,7 @@ def test_local_optimizers(optimizer: Sgd | Adam, rows: tuple[int, ...]) -> None:
     task = small_task(world=world, dtype=torch.float64)
     settings = settings_for(catalog.fedavg(), world, task, optimizer)
     _, _, slow = play(settings, Loop(), 3)
-    _, _, fast = play(settings, Vectorized(), 3)
+    _, _, fast = play(settings, Stacked(), 3)
     assert gap(fast[-1], slow[-1]) < 1e-12
 
 
@@ -89,7 +89,7 @@ def test_convolutions_run_one_client_at_a_time(name: str) -> None:
     task = small_task("small_cnn", world, torch.float64)
     settings = settings_for(method_named(name), world, task)
     _, _, slow = play(settings, Loop(), 2)
-    _, _, fast = play(settings, Vectorized(), 2)
+    _, _, fast = play(settings, Stacked(), 2)
     assert gap(fast[-1], slow[-1]) < 1e-11
 
 
@@ -99,7 +99,7 @@ def test_a_cap_on_steps_counts_over_epochs() -> None:
         catalog.scaffold(), world, small_task(world=world), epochs=3, steps=(1, 4, 7)
     )
     _, slow_reports, slow = play(settings, Loop(), 2)
-    _, fast_reports, fast = play(settings, Vectorized(), 2)
+    _, fast_reports, fast = play(settings, Stacked(), 2)
     assert [r.steps for r in slow_reports] == [r.steps for r in fast_reports]
     assert gap(fast[-1], slow[-1]) < 1e-5
 
@@ -107,8 +107,8 @@ def test_a_cap_on_steps_counts_over_epochs() -> None:
 def test_chunks_and_threads_change_no_bit() -> None:
     world = SmallWorld(clients=24)
     settings = settings_for(catalog.scaffold(), world, small_task(world=world))
-    _, _, one = play(settings, Vectorized(threads=1), 3)
-    _, _, two = play(settings, Vectorized(threads=2), 3)
+    _, _, one = play(settings, Stacked(threads=1), 3)
+    _, _, two = play(settings, Stacked(threads=2), 3)
     assert torch.equal(one[-1], two[-1])
 
 
@@ -125,7 +125,7 @@ def test_what_cannot_be_traced_runs_one_by_one_and_says_why() -> None:
     world = SmallWorld()
     method = Method("branching", (Branching(),))
     settings = settings_for(method, world, small_task(world=world))
-    engine = Vectorized()
+    engine = Stacked()
     _, _, slow = play(settings, Loop(), 2)
     _, _, fast = play(settings, engine, 2)
     assert torch.equal(slow[-1], fast[-1])

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from shoal import catalog
 from shoal.engines.loop import Loop
-from shoal.engines.vectorized import Vectorized
+from shoal.engines.stacked.engine import Stacked
 from shoal.method import Method
 from shoal.task import ModuleTask
 from shoal.tree import leaves
@@ -70,7 +70,7 @@ def test_engines_agree(name: str, net: str, rows: tuple[int, ...]) -> None:
     task = ModuleTask(NETS[net], classes=3, dtype=torch.float64)
     settings = settings_for(METHODS[name](), world, task, batch=5)
     slow, _, _ = play(settings, Loop(), 3)
-    fast, _, _ = play(settings, Vectorized(threads=1), 3)
+    fast, _, _ = play(settings, Stacked(threads=1), 3)
     ends = [leaves((*f.models, *f.servers)) for f in (slow, fast)]
     assert max(gap(b, a) for a, b in zip(*ends, strict=True)) < 1e-9
     kept = [[leaves(memory) for _, memory in f.store.items()] for f in (slow, fast)]
@@ -84,7 +84,7 @@ def test_statistics_are_of_the_rows_and_not_of_padding() -> None:
     task = ModuleTask(NETS["batches"], classes=3, dtype=torch.float64)
     settings = settings_for(catalog.fedavg(), world, task, batch=None, epochs=1)
     start = task.initial(settings.seed)
-    federation, _, _ = play(settings, Vectorized(threads=1), 1)
+    federation, _, _ = play(settings, Stacked(threads=1), 1)
     means = []
     for client in (0, 1):
         plain = NETS["batches"]().double().train()

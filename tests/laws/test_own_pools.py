@@ -24,7 +24,7 @@ QUADRATIC = {
 }
 
 
-@pytest.mark.parametrize("engine", ["loop", "vectorized", "processes"])
+@pytest.mark.parametrize("engine", ["loop", "stacked"])
 @pytest.mark.parametrize("method", ["fedavg", "scaffold"])
 def test_every_engine_trains_members_on_their_own_rows(
     tmp_path: Path, method: str, engine: str

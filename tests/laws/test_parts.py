@@ -14,7 +14,7 @@ from verify.small_world import SmallWorld, settings_for
 
 import shoal.parts
 from shoal import tree
-from shoal.engines.base import Order
+from shoal.engines.api import Order
 from shoal.engines.loop import Loop, local_data
 from shoal.federation import Federation
 from shoal.method import Method

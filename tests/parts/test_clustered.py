@@ -20,11 +20,11 @@ from verify.small_world import EVERYBODY, SmallWorld, quadratics, run, settings_
 
 from shoal import catalog, checkpoint
 from shoal.data.sources import load
+from shoal.engines.client_round import Program
 from shoal.engines.loop import Loop
-from shoal.engines.vectorized import Vectorized
+from shoal.engines.stacked.engine import Stacked
 from shoal.errors import UserError
 from shoal.federation import Federation, Settings, blank_view
-from shoal.local import Program
 from shoal.method import Method
 from shoal.metrics.evaluate import evaluate
 from shoal.parts import drift_models
@@ -60,7 +60,7 @@ def test_clusters_on_both_engines_and_what_is_served() -> None:
     world = Federated(dtype=torch.float64)
     task = small_task(world=world, dtype=torch.float64)
     settings = settings_on(catalog.hypcluster(k=3), world, task, participation=4)
-    (slow, reports, _), (fast, _, _) = (play_on(settings, e, 3) for e in (Loop(), Vectorized()))
+    (slow, reports, _), (fast, _, _) = (play_on(settings, e, 3) for e in (Loop(), Stacked()))
     for a, b in zip(slow.models, fast.models, strict=True):
         torch.testing.assert_close(a.theta, b.theta, rtol=1e-11, atol=1e-12)
     assert all(len(r.clients) == 4 for r in reports)
@@ -217,7 +217,7 @@ def test_accuracy_is_compared_where_there_are_classes() -> None:
     world = Federated(shifts={2: "domain"}, dtype=torch.float64)
     task = small_task(world=world, dtype=torch.float64)
     models = []
-    for engine in (Loop(), Vectorized()):
+    for engine in (Loop(), Stacked()):
         method = catalog.feddrift_eager(every=2, delta=0.05)
         settings = settings_on(method, world, task, epochs=8, rate=0.5)
         federation, _, _ = play_on(settings, engine, 4)

@@ -15,11 +15,11 @@ from verify.small_world import EVERYBODY, SmallWorld, run, settings_for, traject
 from shoal import catalog, models, tree
 from shoal.config import build as config_build
 from shoal.data.sources import load
+from shoal.engines.client_round import Program
 from shoal.engines.loop import Loop
-from shoal.engines.vectorized import Vectorized
+from shoal.engines.stacked.engine import Stacked
 from shoal.errors import UserError
 from shoal.federation import Federation, Settings
-from shoal.local import Program
 from shoal.method import Method
 from shoal.metrics.evaluate import evaluate
 from shoal.models.acgan import AcGanTask
@@ -260,7 +260,7 @@ def test_pfeddil_learns_texts_on_both_engines() -> None:
     world = Texts(shifts={1: "domain"})
     network = partial(models.build, "fasttext", (LENGTH,), world.classes, vocabulary=600, width=4)
     paths = []
-    for engine in (Loop(), Vectorized()):
+    for engine in (Loop(), Stacked()):
         task = ModuleTask(network, classes=world.classes)
         settings = support.settings_for(catalog.pfeddil(), world, task, Sgd())
         paths.append(torch.stack(support.play(settings, engine, 3)[2]))

@@ -29,7 +29,7 @@ HIDDEN: dict[str, Any] = {
     "world": {"name": "drift", "members": 8, "rounds": 70, "partition": "iid", "hidden": True,
               "drift": {"kind": "recurrent", "at": 25, "every": 25}},
     "local": {"epochs": 1, "batch": 64, "rate": 0.3},
-    "engine": "vectorized",
+    "engine": "stacked",
 }  # fmt: skip
 
 
@@ -135,7 +135,7 @@ def test_hidden_shifts_are_noticed(detector: str) -> None:
     assert found["delay"] <= 1.0
 
 
-@pytest.mark.parametrize("engine", ["loop", "vectorized"])
+@pytest.mark.parametrize("engine", ["loop", "stacked"])
 def test_a_detector_changes_nothing(engine: str) -> None:
     short = HIDDEN["world"] | {"rounds": 4, "drift": {"at": 2}}
     config = HIDDEN | {"engine": engine, "world": short}

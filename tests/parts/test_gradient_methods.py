@@ -24,7 +24,7 @@ from verify.small_world import (
 
 from shoal import catalog
 from shoal.engines.loop import Loop
-from shoal.engines.vectorized import Vectorized
+from shoal.engines.stacked.engine import Stacked
 from shoal.errors import UserError
 from shoal.method import Method
 from shoal.part import Part
@@ -410,7 +410,7 @@ def test_compositions_run_the_same_on_both_engines(name: str) -> None:
     task = support.small_task(world=world, dtype=DOUBLE)
     settings = support.settings_for(method, world, task, participation=2)
     _, reports, slow = support.play(settings, Loop(), 5)
-    _, _, fast = support.play(settings, Vectorized(), 5)
+    _, _, fast = support.play(settings, Stacked(), 5)
     assert all(not r.rejected and not r.abandoned for r in reports)
     assert all(bool(theta.isfinite().all()) for theta in slow)
     for a, b in zip(slow, fast, strict=True):

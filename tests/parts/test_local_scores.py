@@ -70,8 +70,8 @@ def test_own_scores_weigh_members_by_their_test_rows() -> None:
 @pytest.mark.parametrize("method", ["fednova", "scaffold", "local_only"])
 def test_scoring_first_leaves_the_uploads_of_stacked_clients_alone(method: str) -> None:
     """A trial without uploads comes before the first round, and must not share its traces."""
-    scored, _ = played(config(method, engine="vectorized"))
-    quiet, _ = played(config(method, engine="vectorized", evaluate={"on": "own"}))
+    scored, _ = played(config(method, engine="stacked"))
+    quiet, _ = played(config(method, engine="stacked", evaluate={"on": "own"}))
     assert torch.equal(scored.federation.models[0].theta, quiet.federation.models[0].theta)
 
 
@@ -108,7 +108,7 @@ def test_the_oracle_trains_the_model_of_the_concept_it_is_served() -> None:
 
 def test_engines_agree_on_local_scores() -> None:
     found = []
-    for engine in ("loop", "vectorized"):
+    for engine in ("loop", "stacked"):
         player = Player(build(from_mapping(config("flash", engine=engine))))
         found.append(player.play()[0]["local"]["accuracy"])
     assert found[0] == pytest.approx(found[1], abs=0.02)  # a row at the border may go either way

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from verify.small_world import SmallWorld, quadratics, run, trajectory
 
 from shoal import catalog, tree
+from shoal.engines.client_round import Program
 from shoal.engines.loop import Loop
-from shoal.engines.vectorized import Vectorized
+from shoal.engines.stacked.engine import Stacked
 from shoal.errors import UserError
 from shoal.federation import Federation, Settings
-from shoal.local import Program
 from shoal.method import Method
 from shoal.parts.freeze import HEAD, FrozenHead
 from shoal.parts.local_adam import Adam
@@ -167,7 +167,7 @@ def test_personal_models_are_the_same_on_both_engines(name: str, optimizer: Any)
     world = Federated(dtype=torch.float64)
     task = small_task(world=world, dtype=torch.float64)
     settings = settings_on(PERSONAL[name], world, task, optimizer, participation=3)
-    slow, fast = (play_on(settings, engine, 3)[0] for engine in (Loop(), Vectorized()))
+    slow, fast = (play_on(settings, engine, 3)[0] for engine in (Loop(), Stacked()))
     pairs = zip(slow.store.items(), fast.store.items(), strict=True)
     for (key, a), (other, b) in pairs:
         assert key == other
@@ -258,7 +258,7 @@ def head_of(theta: Tensor, task: Any) -> Tensor:
     return theta[task.layout.mask(HEAD)]
 
 
-@pytest.mark.parametrize("engine", [Loop(), Vectorized()], ids=["loop", "vectorized"])
+@pytest.mark.parametrize("engine", [Loop(), Stacked()], ids=["loop", "stacked"])
 @pytest.mark.parametrize(
     "optimizer", [Sgd(), Sgd(momentum=0.9, weight_decay=0.1, clip=0.5), Adam(weight_decay=0.1)]
 )

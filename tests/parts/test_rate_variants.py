@@ -12,7 +12,7 @@ from verify.small_world import SmallWorld, quadratics, run, trajectory
 
 from shoal import catalog
 from shoal.engines.loop import Loop
-from shoal.engines.vectorized import Vectorized
+from shoal.engines.stacked.engine import Stacked
 from shoal.errors import UserError
 from shoal.method import Method
 from shoal.parts.mean_field import Trajectory, control_rates, pretrained
@@ -58,7 +58,7 @@ def test_engines_agree(settings: dict[str, Any]) -> None:
     method, world = fedagg(**settings), support.SmallWorld(dtype=torch.float64)
     task = support.small_task(world=world, dtype=torch.float64)
     chosen = support.settings_for(method, world, task, participation=4)
-    by_loop, by_stack = (support.play(chosen, e, 2)[2][-1] for e in (Loop(), Vectorized()))
+    by_loop, by_stack = (support.play(chosen, e, 2)[2][-1] for e in (Loop(), Stacked()))
     close(by_stack, by_loop)
 
 

@@ -18,7 +18,7 @@ CONFIG: dict[str, Any] = {
     "world": {"name": "mixed", "members": 8},
     "local": {"rate": 0.1},
     "evaluate": {"on": "each", "window": 10, "target": None},
-    "engine": "vectorized",
+    "engine": "stacked",
 }
 SHIFTS = (
     {"round": 10, "kinds": ["members"], "announced": True, "note": "session 1: members 4..7"},

@@ -53,7 +53,7 @@ def test_a_run_is_what_it_would_be_alone(swept: Any, tmp_path: Path) -> None:
     assert told["seed1"][0] == 5  # the stopped run went on, it did not begin anew
 
 
-def test_seeds_of_a_plain_method_take_turns_and_are_what_they_are_alone(tmp_path: Path) -> None:
+def test_seeds_of_a_plain_method_are_what_they_are_alone(tmp_path: Path) -> None:
     plain = {f"seed{k}": from_mapping(stateful(seed=k, method="fedavg")) for k in (0, 1, 2)}
     outcomes = play_all(plain, tmp_path / "swept")
     assert {o.status for o in outcomes.values()} == {"finished"}
@@ -69,7 +69,7 @@ def test_data_that_are_drawn_with_the_run_are_every_seeds_own(tmp_path: Path, we
         "model": "linear",
         "world": {"name": "still", "members": 4, "rounds": 2},
         "local": {"batch": 8, "rate": 0.01},
-        "engine": "vectorized",
+        "engine": "stacked",
         "loss": {"class_weights": None if weights == "none" else weights},
     }
     runs = {f"seed{k}": from_mapping({**drawn, "seed": k}) for k in (1, 2)}

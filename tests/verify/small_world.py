@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from shoal.engines.client_round import Program
 from shoal.federation import Settings
-from shoal.local import Program
 from shoal.method import Method
 from shoal.parts.local_sgd import Sgd
 from shoal.task import ModuleTask, QuadraticTask, Task

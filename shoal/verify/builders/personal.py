@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from shoal import catalog
+from shoal.engines.client_round import Program
 from shoal.federation import Settings
-from shoal.local import Program
 from shoal.method import Method
 from shoal.parts.local_sgd import Sgd
 from shoal.parts.personal import PersonalMixture, PersonalProximal, mixture

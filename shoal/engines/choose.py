@@ -1,0 +1,75 @@
+"""Which engine runs the clients, and on which device."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+
+import torch
+
+from shoal.engines.api import Engine
+from shoal.engines.loop import Loop
+from shoal.errors import UserError
+from shoal.method import Method
+
+
+def resolved_engine(name: str, method: Method, device: str = "cpu") -> str:
+    """The engine as asked for, if it can run the method here; ``auto`` is ``stacked``, or ``loop``
+    for a method that cannot be stacked."""
+    if name == "auto":
+        return "loop" if method.eager_reason else "stacked"
+    if name == "stacked" and method.eager_reason:
+        raise UserError(
+            f"engine: method {method.name!r} cannot be stacked ({method.eager_reason}); "
+            "use engine: loop"
+        )
+    if name == "ray" and device != "cpu":
+        raise UserError(f"engine: 'ray' runs on the cpu, not on {device}; use engine: stacked")
+    if name == "ray" and find_spec("ray") is None:
+        raise UserError("engine: 'ray' needs the package ray: pip install 'shoal[ray]'")
+    return name
+
+
+def engine_line(name: str, method: Method, stackable: bool) -> str:
+    """The engine and the reason for it, in one line."""
+    if name == "loop":
+        why = method.eager_reason or "one client after another, the reference"
+    elif name == "ray":
+        why = "clients shared out to the actors of a Ray cluster"
+    elif stackable:
+        why = "clients stacked, their step traced once and replayed"
+    else:
+        why = "one client at a time, their step traced once and replayed"
+    return f"engine {name}: {why}"
+
+
+def make_engine(
+    name: str,
+    threads: int | None = None,
+    workers: int | None = None,
+    address: str | None = None,
+) -> Engine:
+    """An engine by its resolved name."""
+    if name == "loop":
+        return Loop()
+    # Imported when it is wanted: tracing and Ray take time to load.
+    if name == "ray":
+        made: Engine = import_module("shoal.engines.workers.ray").Ray(workers, address)
+        return made
+    stacked: Engine = import_module("shoal.engines.stacked.engine").Stacked(threads=threads)
+    return stacked
+
+
+def resolved_device(name: str) -> str:
+    """``auto`` is the first of cuda, mps and cpu that is there."""
+    if name == "auto":
+        if torch.cuda.is_available():
+            return "cuda"
+        return "mps" if torch.backends.mps.is_available() else "cpu"
+    kind, _, index = name.partition(":")
+    if kind == "cuda" and torch.cuda.device_count() <= int(index or 0):
+        count = torch.cuda.device_count()
+        raise UserError(f"device: {name!r} is not here (torch sees {count} CUDA devices); use cpu")
+    if kind == "mps" and not torch.backends.mps.is_available():
+        raise UserError("device: 'mps' is not here; use cpu")
+    return name

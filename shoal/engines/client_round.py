@@ -1,0 +1,375 @@
+"""One client's round as four pure functions on vectors ``[P]``: start, step, epoch_end, end.
+
+An engine runs it one by one, or maps it over a cohort. Nothing here knows which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from shoal.engines.differentiate import grad, grad_and_more
+from shoal.method import Method
+from shoal.part import Part
+from shoal.task import Task, mean_loss
+from shoal.tree import Tree
+from shoal.types import Batch, Model, Terms, Work
+from shoal.view import Clock, GradFn, View
+
+
+class Given(NamedTuple):
+    """What a client holds fixed over a round."""
+
+    received: Tensor
+    initial: Tensor
+    stats: Tensor
+    n: Tensor
+    memories: tuple[Tree, ...]
+    sent: tuple[Tree, ...]
+    batches: Tensor | None = None  # of one epoch; only where a part counts them
+
+
+class Carry(NamedTuple):
+    """What a local step changes."""
+
+    x: Tensor
+    stats: Tensor
+    scratches: tuple[Tree, ...]
+    optimizer: Tree
+    rate_sum: Tensor
+
+
+class Local(NamedTuple):
+    """All of a client's data, where a part asks to see it outside the step."""
+
+    train: Batch | None = None
+    validation: Batch | None = None
+    rows: Tensor | None = None  # of the pool, behind ``train``; the loop engine tells
+
+
+class Ended(NamedTuple):
+    """What a client sends and what it keeps."""
+
+    delta: Tensor
+    stats: Tensor
+    payloads: tuple[Tree, ...]
+    memories: tuple[Tree, ...]
+
+
+Own = Callable[[View, int], View]  # the view of the part with that number
+Fillers = Sequence[tuple[int, Part]]
+
+
+def plain_gradient(task: Task, batch: Batch, stats: Tensor) -> GradFn:
+    """Of the base loss on a batch, without terms, wrappers or decay."""
+
+    def value(theta: Tensor) -> Tensor:
+        return mean_loss(task, task.forward(theta, batch, stats, True), batch)
+
+    return grad(value)
+
+
+def full_gradient(task: Task, train: Batch, stats: Tensor, decay: float) -> GradFn:
+    """Of the base loss over all local data, weight decay included."""
+    plain = plain_gradient(task, train, stats)
+    return lambda theta: plain(theta) + decay * theta if decay else plain(theta)
+
+
+def method_gradient(
+    view: View, own: Own, terms: Fillers, wrappers: Fillers, seen: list[Tensor]
+) -> GradFn:
+    """Base loss and terms over one forward pass, wrapped by the parts, leftmost innermost.
+
+    ``seen`` is given the running statistics after each pass.
+    """
+    batch, task = view.batch, view.task
+    assert batch is not None
+
+    def value(theta: Tensor) -> tuple[Tensor, tuple[Tensor, list[Tensor]]]:
+        outputs = task.forward(theta, batch, view.stats, True)
+        loss = mean_loss(task, outputs, batch)
+        found = [part.terms(own(replace(view, x=theta), i), outputs) for i, part in terms]
+        return _combined(loss, found), (outputs.stats, _pulls(found))
+
+    def base(theta: Tensor) -> Tensor:
+        g, (stats, pulls) = grad_and_more(value)(theta)
+        seen.append(stats)
+        total: Tensor = g
+        for pull in pulls:
+            total = total + pull
+        return total
+
+    gradient: GradFn = base
+    for i, part in wrappers:
+        gradient = _wrapped(part, i, gradient, view, own)
+    return gradient
+
+
+def _combined(loss: Tensor, found: list[Terms]) -> Tensor:
+    for term in found:
+        if not (isinstance(term.weight, float) and term.weight == 1.0):
+            loss = loss * term.weight
+    for term in found:
+        if term.extra is not None:
+            loss = loss + term.extra
+    return loss
+
+
+def _pulls(found: list[Terms]) -> list[Tensor]:
+    return [term.pull for term in found if term.pull is not None]
+
+
+def _wrapped(part: Part, index: int, inner: GradFn, view: View, own: Own) -> GradFn:
+    def gradient(theta: Tensor) -> Tensor:
+        return part.grad(own(replace(view, x=theta), index), inner)
+
+    return gradient
+
+
+# What a client's round looks up at every call; the rest of a method's slots are the server's.
+SLOTS = (
+    "client_start", "batch", "terms", "grad", "rate", "after_step", "after_epoch", "stop",
+    "client_end", "upload", "member_end",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Program:
+    """A method bound to a task and a local optimiser.
+
+    Without ``uploads`` clients send what they trained, whatever the method makes of it.
+    """
+
+    method: Method
+    task: Task
+    optimizer: Part
+    uploads: bool = True
+    _filled: dict[str, tuple[tuple[int, Part], ...]] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for part in self.method.fillers("transform_task"):
+            if part.own_task:  # leaves a task alone that it has made already
+                object.__setattr__(self, "task", part.transform_task(self.task))
+        filled = {
+            slot: tuple((i, p) for i, p in enumerate(self.method.parts) if p.fills(slot))
+            for slot in SLOTS
+        }
+        if not self.uploads:
+            filled["upload"] = ()
+        object.__setattr__(self, "_filled", filled)
+
+    def fillers(self, slot: str) -> tuple[tuple[int, Part], ...]:
+        return self._filled[slot]
+
+    @property
+    def local_optimizer(self) -> Part:
+        return self.method.only("step") or self.optimizer
+
+    @cached_property
+    def keeps_memory(self) -> bool:
+        return any(p.fills("memory") for p in self.method.parts)
+
+    @cached_property
+    def plain_start(self) -> bool:
+        """Whether every client starts at the received model with no state of its own."""
+        states = ("scratch", "client_start")
+        filled = any(p.fills(slot) for p in self.method.parts for slot in states)
+        optimizer = self.local_optimizer
+        return not filled and not (getattr(optimizer, "momentum", 1.0) or optimizer.adaptive)
+
+    @cached_property
+    def plain_steps(self) -> bool:
+        """Whether a step is SGD on the base loss alone, so that rows without weight move nothing
+        (but for running statistics)."""
+        slots = ("batch", "terms", "grad", "rate", "step", "after_step")
+        filled = any(p.fills(slot) for p in self.method.parts for slot in slots)
+        optimizer = self.local_optimizer
+        moves = getattr(optimizer, "momentum", 1.0) or optimizer.adaptive
+        return not (filled or moves) and optimizer.stays_put
+
+    @cached_property
+    def noisy(self) -> bool:
+        return any(p.fills("noise_shapes") for p in self.method.parts)
+
+    @cached_property
+    def needs_train(self) -> bool:
+        return any(p.train_data for p in self.method.parts)
+
+    @cached_property
+    def counts_batches(self) -> bool:
+        return any(p.counts_batches for p in self.method.parts)
+
+    @cached_property
+    def needs_validation(self) -> bool:
+        return any(p.validation_data for p in self.method.parts)
+
+    # ---- the four functions ----
+    def start(self, given: Given, rate: Tensor, local: Local, clock: Clock) -> tuple[Tensor, Carry]:
+        """Where the client begins, and the fresh state of its round."""
+        view = self._view(given, given.received, given.received, given.stats, rate, clock, local)
+        x = given.received
+        for i, part in self.fillers("client_start"):
+            begin = part.client_start(self._own(replace(view, x=x), given, None, i))
+            x, stats = begin if isinstance(begin, Model) else (begin, view.stats)
+            view = replace(view, stats=stats)
+        view = replace(view, x=x, start=x)
+        view = replace(view, advance_init=self._fresh_optimizer(view))
+        scratches = tuple(
+            part.scratch(self._own(view, given, None, i))
+            for i, part in enumerate(self.method.parts)
+        )
+        optimizer = self.local_optimizer.step_state(view)
+        return x, Carry(x, view.stats, scratches, optimizer, torch.zeros_like(rate))
+
+    def step(
+        self,
+        given: Given,
+        start: Tensor,
+        carry: Carry,
+        batch: Batch,
+        rate: Tensor,
+        noise: tuple[Tree, ...],
+        clock: Clock,
+    ) -> Carry:
+        """One local step: batch, terms, gradient, rate, optimiser, ``after_step``."""
+        view = self._view(given, carry.x, start, carry.stats, rate, clock, Local())
+        own: Callable[[View, int], View] = lambda v, i: self._own(v, given, carry, i, noise)  # noqa: E731
+        for i, part in self.fillers("batch"):
+            batch = part.batch(own(view, i), batch)
+        view = replace(view, batch=batch, plain_grad=self._plain_gradient(batch, carry.stats))
+        view = replace(view, rate=self._rate(view, own, rate))
+        seen: list[Tensor] = []
+        terms, wrappers = self.fillers("terms"), self.fillers("grad")
+        gradient = method_gradient(view, own, terms, wrappers, seen)
+        optimizer = self.local_optimizer
+        x, state = optimizer.step(view, gradient, carry.optimizer)
+        view = replace(
+            view,
+            advance_init=self._fresh_optimizer(view),
+            advance_with=lambda v, g, s: optimizer.step(replace(view, x=v), g, s),
+        )
+        scratches = list(carry.scratches)
+        for i, part in self.fillers("after_step"):
+            x, scratches[i] = part.after_step(own(view, i), x)
+        # the first gradient's pass is the one at the iterate; a perturbed pass leaves no trace
+        stats = seen[0] if seen else carry.stats
+        rate_sum = carry.rate_sum + view.rate if self.fillers("rate") else carry.rate_sum
+        return Carry(x, stats, tuple(scratches), state, rate_sum)
+
+    def epoch_end(
+        self, given: Given, start: Tensor, carry: Carry, rate: Tensor, local: Local, clock: Clock
+    ) -> tuple[Carry, Tensor]:
+        """``after_epoch``, then whether the client stops here."""
+        x, scratches = carry.x, list(carry.scratches)
+        for i, part in self.fillers("after_epoch"):
+            view = self._view(given, x, start, carry.stats, rate, clock, local)
+            x, scratches[i] = part.after_epoch(self._own(view, given, carry, i))
+        carry = carry._replace(x=x, scratches=tuple(scratches))
+        stop = torch.zeros((), dtype=torch.bool, device=x.device)
+        for i, part in self.fillers("stop"):
+            view = self._view(given, x, start, carry.stats, rate, clock, local)
+            stop = stop | part.stop(self._own(view, given, carry, i))
+        return carry, stop
+
+    def end(
+        self,
+        given: Given,
+        start: Tensor,
+        carry: Carry,
+        work: Work,
+        rate: Tensor,
+        local: Local,
+        clock: Clock,
+    ) -> Ended:
+        """What the client remembers, then what goes up."""
+        view = self._view(given, carry.x, start, carry.stats, rate, clock, local)
+        memories, payloads = list(given.memories), [()] * len(self.method.parts)
+        for i, part in self.fillers("client_end"):
+            memories[i] = part.client_end(self._own(view, given, carry, i), work)
+        delta = carry.x - given.received
+        for i, part in self.fillers("upload"):
+            own = replace(self._own(view, given, carry, i), kept=memories[i])
+            delta, payloads[i] = part.upload(own, delta, work)
+        return Ended(delta, carry.stats, tuple(payloads), tuple(memories))
+
+    def first_memories(self, given: Given, clock: Clock) -> tuple[Tree, ...]:
+        """Every part's memory of a client that was never seen."""
+        rate = torch.zeros((), dtype=given.received.dtype, device=given.received.device)
+        view = self._view(given, given.received, given.received, given.stats, rate, clock, Local())
+        return tuple(
+            p.memory(replace(view, sent=given.sent[i])) for i, p in enumerate(self.method.parts)
+        )
+
+    def ended_memory(
+        self, index: int, model: Model, initial: Tensor, memories: tuple[Tree, ...], payload: Tree
+    ) -> Tree:
+        """The memory of one part after the client half of ``session_end``."""
+        rate = torch.zeros((), dtype=model.theta.dtype, device=model.theta.device)
+        given = Given(model.theta, initial, model.stats, rate, memories, ())
+        clock = Clock(0, 0, 0, 0, 0)
+        view = self._view(given, model.theta, model.theta, model.stats, rate, clock, Local())
+        part = self.method.parts[index]
+        return part.member_end(replace(view, memory=memories[index], sent=payload))
+
+    # ---- views and gradients ----
+    def _view(
+        self,
+        given: Given,
+        x: Tensor,
+        start: Tensor,
+        stats: Tensor,
+        rate: Tensor,
+        clock: Clock,
+        local: Local,
+    ) -> View:
+        return View(
+            x=x,
+            received=given.received,
+            start=start,
+            initial=given.initial,
+            stats=stats,
+            rate=rate,
+            base_rate=rate,
+            count=given.n,
+            batches=given.batches,
+            clock=clock,
+            task=self.task,
+            train=local.train,
+            validation=local.validation,
+            rows=local.rows,
+            decayed_full_grad=self._full_gradient(local.train, stats) if local.train else None,
+        )
+
+    @staticmethod
+    def _own(
+        view: View, given: Given, carry: Carry | None, index: int, noise: tuple[Tree, ...] = ()
+    ) -> View:
+        """The view of one part: its own states, nobody else's."""
+        return replace(
+            view,
+            memory=given.memories[index] if given.memories else (),
+            sent=given.sent[index] if given.sent else (),
+            scratch=carry.scratches[index] if carry is not None else (),
+            noise=noise[index] if noise else (),
+        )
+
+    def _fresh_optimizer(self, view: View) -> Callable[[Tensor], Tree]:
+        return lambda vector: self.local_optimizer.step_state(replace(view, x=vector))
+
+    def _rate(self, view: View, own: Callable[[View, int], View], rate: Tensor) -> Tensor:
+        for i, part in self.fillers("rate"):
+            value = part.rate(own(view, i))
+            rate = torch.as_tensor(value, dtype=rate.dtype) if part.sets_rate else rate * value
+        return rate
+
+    def _plain_gradient(self, batch: Batch, stats: Tensor) -> GradFn:
+        return plain_gradient(self.task, batch, stats)
+
+    def _full_gradient(self, train: Batch, stats: Tensor) -> GradFn:
+        decay = float(getattr(self.local_optimizer, "weight_decay", 0.0))
+        return full_gradient(self.task, train, stats, decay)

@@ -1,0 +1,1 @@
+"""From a local step in Python to one that is replayed: capture, passes, placement, emit, check."""

@@ -1,0 +1,1 @@
+"""Rewritings of a recorded step, each with the pattern it looks for."""

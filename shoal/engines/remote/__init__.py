@@ -1,1 +1,0 @@
-"""What engines with workers of their own share: cutting an order up, describing a share, order."""

@@ -1,0 +1,291 @@
+"""A program's functions over a chunk of clients, traced once for each shape and kept."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
+from threading import Lock
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from shoal import tree
+from shoal.engines.client_round import Carry, Ended, Given, Local, Program
+from shoal.engines.compiler.cache import Functions, with_moment
+from shoal.engines.compiler.compile import Replay, Untraceable, compile_step
+from shoal.engines.numbers import known
+from shoal.tree import Tree
+from shoal.types import Batch, Work
+from shoal.view import Clock
+
+# Axes of a Given for vmap: clients share what is sent to all of them.
+_AXES = Given(None, None, None, 0, 0, None)  # type: ignore[arg-type]
+
+
+class Compiled:
+    """One program, stacked (clients on the first axis) or for one client at a time.
+
+    Functions see ``[C, ...]`` tensors either way; unstacked, C is 1 and the axis is dropped inside.
+    """
+
+    def __init__(self, program: Program, stacked: bool, twin: Compiled | None = None) -> None:
+        """``twin``: of a program that is the same but for what goes up; they share traces."""
+        self.program = program
+        self.stacked = stacked
+        self.plain_end = not (program.fillers("client_end") or program.fillers("upload"))
+        watches = program.fillers("after_epoch") or program.fillers("stop")
+        looks = program.needs_train or program.needs_validation
+        self.plain = (
+            stacked
+            and self.plain_end
+            and program.plain_start
+            and not (watches or looks or program.noisy or program.keeps_memory)
+        )
+        self.factored: bool | None = None  # whether run_factored is right; None until it was tried
+        self._any_epoch = stacked  # whether one trace of an epoch's end serves all epochs
+        self._steps: dict[Any, tuple[tuple[str, ...], dict[Any, Replay]]] = {}
+        self._tracing = Lock()
+        self._functions = Functions(self._tracing)
+        if twin is not None:
+            self._steps, self._functions = twin._steps, twin._functions
+            self._tracing = twin._tracing
+
+    # ---- once a round or an epoch ----
+    def start(self, given: Given, rate: Tensor, local: Local, clock: Clock) -> tuple[Tensor, Carry]:
+        """Start points and fresh carries of all clients; what steps change has its own memory."""
+        clients = given.n.shape[0]
+        program = self.program
+        if program.plain_start:
+            x = given.received.expand(clients, -1).clone()
+            stats = given.stats.expand(clients, -1).clone()
+            none = ((),) * len(program.method.parts)
+            return given.received, Carry(x, stats, none, (), x.new_zeros(clients))
+
+        def mapped(given: Given, rate: Tensor, local: Local) -> Tree:
+            one: Callable[..., Tree] = lambda g, loc: program.start(g, rate, loc, clock)  # noqa: E731
+            return vmap(one, in_dims=(given_axes(given), local_axes(local)))(given, local)
+
+        start, carry = self.run("start", mapped, (given, rate, local), clock)
+        scratches = tuple(
+            tree.clone(own) if part.fills("after_step") else own
+            for part, own in zip(program.method.parts, carry.scratches, strict=True)
+        )
+        x, stats, _, optimizer, rate_sum = carry
+        shared = clients > 1 and start.stride(0) == 0  # everybody starts at one point
+        return start[0] if shared else start, Carry(
+            x.clone(),
+            stats.clone(),
+            scratches,
+            tree.clone(optimizer),
+            rate_sum.clone() if program.fillers("rate") else rate_sum,
+        )
+
+    def epoch_end(
+        self, given: Given, start: Tensor, carry: Carry, rate: Tensor, local: Local, clock: Clock
+    ) -> tuple[Carry, Tensor | None]:
+        """The carry after an epoch, and who stops; None where that is nobody, ever."""
+
+        def mapped(
+            given: Given, start: Tensor, carry: Carry, rate: Tensor, epoch: Tensor, local: Local
+        ) -> Tree:
+            then = clock.at_any_epoch(epoch) if self._any_epoch else clock
+            one: Callable[..., Tree] = lambda g, s, c, loc: self.program.epoch_end(  # noqa: E731
+                g, s, c, rate, loc, then
+            )
+            dims = (given_axes(given), 0 if start.dim() == 2 else None, 0, local_axes(local))
+            moved, stop = vmap(one, in_dims=dims)(given, start, carry, local)
+            kinds = [[t.dtype for t in tree.leaves(state)] for state in (moved, carry)]
+            if self._any_epoch and kinds[0] != kinds[1]:
+                raise TypeError("it changes the type of a client's state")
+            return moved, stop
+
+        (epoch,) = clock.key(("epoch",))
+        arguments = (given, start, carry, rate, known(epoch, torch.float64), local)
+        try:
+            found = self._functions.moved("epoch_end", mapped, arguments, clock, carry)
+        except Untraceable:
+            if not self._any_epoch:
+                raise
+            self._any_epoch = False  # a part decides something by the epoch: each has its trace
+            found = self._functions.moved("epoch_end", mapped, arguments, clock, carry)
+        if found is None:
+            return carry, None
+        moved, stop = found
+        # what did not change is in memory of its own already
+        pairs = zip(tree.leaves(moved), tree.leaves(carry), strict=True)
+        return tree.rebuild(moved, [new if new is old else new.clone() for new, old in pairs]), stop
+
+    def end(
+        self,
+        given: Given,
+        start: Tensor,
+        carry: Carry,
+        work: Work | None,
+        rate: Tensor,
+        local: Local,
+        clock: Clock,
+    ) -> Ended:
+        if self.plain_end:
+            none = ((),) * len(self.program.method.parts)
+            return Ended(carry.x.sub_(given.received), carry.stats, none, given.memories)
+
+        def mapped(
+            given: Given, start: Tensor, carry: Carry, work: Work, rate: Tensor, local: Local
+        ) -> Tree:
+            one: Callable[..., Tree] = lambda g, s, c, w, loc: self.program.end(  # noqa: E731
+                g, s, c, w, rate, loc, clock
+            )
+            dims = (given_axes(given), 0 if start.dim() == 2 else None, 0, 0, local_axes(local))
+            return vmap(one, in_dims=dims)(given, start, carry, work, local)
+
+        kind = "end" if self.program.uploads else "end, nothing sent"
+        ended: Ended = self.run(kind, mapped, (given, start, carry, work, rate, local), clock)
+        return ended
+
+    def run(
+        self, kind: Hashable, mapped: Callable[..., Tree], arguments: tuple[Tree, ...], clock: Clock
+    ) -> Tree:
+        """``mapped(*arguments)``, the last of which is a ``Local``, recorded for shapes that come
+        again; ``kind`` says what it is."""
+        return self._functions.run(kind, mapped, arguments, clock)
+
+    # ---- the step ----
+    def step(
+        self,
+        given: Given,
+        start: Tensor,
+        carry: Carry,
+        batch: Batch,
+        rate: Tensor,
+        noise: tuple[Tree, ...],
+        clock: Clock,
+        real: Callable[[], Batch],
+    ) -> tuple[Replay, list[Tensor], list[Tensor]]:
+        """The replay for these shapes, and the carry and fixed tensors to bind it to.
+
+        ``batch`` may be tensors without memory; ``real`` makes those that a new trace is tried on.
+        """
+        flat = tree.leaves(carry)
+        fixed = [rate, *tree.leaves((given, start))]
+        moving = tree.leaves((batch, noise))
+        if not self.stacked:
+            flat, moving = [t[0] for t in flat], [t[0] for t in moving]
+            fixed = [rate, *tree.leaves((_first_client(given), _first_row(start)))]
+        # where clients start may be everybody's, or each one's own
+        shape = (start.dim(), *((t.shape, _strides(t), t.dtype) for t in (*flat, *moving)))
+        names, traces = self._steps.get(shape, ((), {}))
+        if clock.key(names) not in traces:
+            with self._tracing:  # two threads that need the same trace make it once
+                names, traces = self._steps.get(shape, ((), {}))
+                if clock.key(names) not in traces:
+                    real_batch = real()
+                    moving = tree.leaves((real_batch, noise))
+                    moving = moving if self.stacked else [t[0] for t in moving]
+                    replay = self._compile(
+                        given, start, carry, real_batch, noise, clock, flat, fixed, moving
+                    )
+                    names, traces = with_moment(names, traces, clock, replay)
+                    self._steps[shape] = (names, traces)
+        return traces[clock.key(names)], flat, fixed
+
+    def _compile(
+        self,
+        given: Given,
+        start: Tensor,
+        carry: Carry,
+        batch: Batch,
+        noise: tuple[Tree, ...],
+        clock: Clock,
+        flat: Sequence[Tensor],
+        fixed: Sequence[Tensor],
+        moving: Sequence[Tensor],
+    ) -> Replay:
+        program = self.program
+
+        def one(
+            g: Given, s: Tensor, c: Carry, b: Batch, n: tuple[Tree, ...], rate: Tensor
+        ) -> Carry:
+            return program.step(g, s, c, b, rate, n, clock)
+
+        def step(new: list[Tensor], held: list[Tensor], moved: list[Tensor]) -> list[Tensor]:
+            c, (g, s) = tree.rebuild(carry, new), tree.rebuild((given, start), held[1:])
+            b, n = tree.rebuild((batch, noise), moved)
+            if not self.stacked:
+                return tree.leaves(one(g, s, c, b, n, held[0]))
+            dims = (given_axes(g), 0 if s.dim() == 2 else None, 0, _axes(b), 0, None)
+            return tree.leaves(vmap(one, in_dims=dims)(g, s, c, b, n, held[0]))
+
+        rate_index = None if program.fillers("rate") else 0
+        return compile_step(step, flat, fixed, moving, rate=rate_index)
+
+
+def _strides(tensor: Tensor) -> tuple[int, ...]:
+    """Strides that mean something: that of an axis of length 1 is whatever it was cut from, and
+    without elements there is nothing to step over."""
+    if not tensor.numel():
+        return ()
+    if 1 not in tensor.shape:
+        return tensor.stride()
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    return tuple([stride if size > 1 else 0 for size, stride in pairs])
+
+
+def _axes(batch: Batch | None) -> Batch | None:
+    """The client axis of every tensor of a batch, in the form ``vmap`` wants."""
+    if batch is None:
+        return None
+    axes: Batch = tree.apply(lambda leaf: 0, batch)
+    return axes
+
+
+def given_axes(given: Given) -> Given:
+    return _AXES if given.batches is None else _AXES._replace(batches=0)  # type: ignore[arg-type]
+
+
+def local_axes(local: Local) -> Any:
+    return Local(_axes(local.train), _axes(local.validation))
+
+
+def _first_row(start: Tensor) -> Tensor:
+    return start[0] if start.dim() == 2 else start
+
+
+def _first_client(given: Given) -> Given:
+    batches = None if given.batches is None else given.batches[0]
+    return given._replace(n=given.n[0], memories=tree.row(given.memories, 0), batches=batches)
+
+
+def rows_of(value: Tree, begin: int, end: int) -> Tree:
+    """Clients ``begin..end`` as views."""
+    return tree.apply(lambda leaf: leaf[begin:end], value)
+
+
+def given_rows(given: Given, begin: int, end: int) -> Given:
+    batches = None if given.batches is None else given.batches[begin:end]
+    memories = rows_of(given.memories, begin, end)
+    return given._replace(n=given.n[begin:end], memories=memories, batches=batches)
+
+
+MOST = 32  # programs whose traces are kept, the last ones used
+
+_kept: OrderedDict[Program, Compiled] = OrderedDict()
+_lock = Lock()
+
+
+def compiled_for(program: Program) -> Compiled:
+    """The program's traces so far, or those of an equal one."""
+    try:
+        hash(program)
+    except TypeError:  # a user's part or model that cannot be compared
+        return Compiled(program, program.task.stackable)
+    with _lock:
+        if program not in _kept:
+            twin = _kept.get(replace(program, uploads=not program.uploads))
+            _kept[program] = Compiled(program, program.task.stackable, twin)
+            while len(_kept) > MOST:
+                _kept.popitem(last=False)
+        _kept.move_to_end(program)
+        return _kept[program]

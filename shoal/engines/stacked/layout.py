@@ -1,0 +1,267 @@
+"""Some clients of an order, laid out as tensors with the client as the first axis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+from torch.nn.utils.rnn import pad_sequence
+
+from shoal import tree
+from shoal.engines.api import Member, Order
+from shoal.engines.batches import batch_rows, epoch_order, step_noise, steps_an_epoch, whole
+from shoal.engines.client_round import Given, Local
+from shoal.engines.numbers import known
+from shoal.engines.stacked.epoch import Drawn, Epoch, Piece
+from shoal.tree import Tree
+from shoal.types import Batch, ClientData
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Members in the order in which they run: those with the most steps first."""
+
+    order: Order
+    members: tuple[Member, ...]
+    places: tuple[int, ...]  # where each member was before they were put in running order
+    rows: Tensor  # [C, n] rows of the pool, padded with the first
+    labels: Tensor  # [C, n, ...]
+    weights: Tensor | None  # [C, n] of the rows inside the loss
+    counts: tuple[int, ...]
+    even: bool  # whether all clients have equally many rows and no cap on their steps
+    whole: Chunk | None = field(default=None, repr=False)  # what this one was cut from
+    begin: int = 0  # where in it
+    drawn: Drawn = field(default_factory=Drawn, repr=False)
+
+    @classmethod
+    def of(cls, order: Order, members: Sequence[Member]) -> Chunk:
+        """Lay out members; they must share one pool."""
+        places = tuple(range(len(members)))
+        counts = tuple([len(m.train) for m in members])
+        capped = any([m.steps is not None for m in members])
+        level = min(counts) == max(counts)
+        if capped or not level:
+            places = tuple(sorted(places, key=lambda i: _fewest_last(members[i])))
+            members, counts = [members[i] for i in places], tuple(counts[i] for i in places)
+        data = [m.train for m in members]
+        if level:
+            rows = torch.stack([d.rows for d in data])
+            labels = torch.stack([d.labels for d in data])
+        else:
+            rows = pad_sequence([d.rows for d in data], True)
+            labels = pad_sequence([d.labels for d in data], True)
+        weights = None
+        like = next((d.weight for d in data if d.weight is not None), None)
+        if like is not None:
+            own = [like.new_ones(len(d)) if d.weight is None else d.weight for d in data]
+            weights = pad_sequence(own, True)
+        even = level and not capped
+        return cls(order, tuple(members), places, rows, labels, weights, counts, even)
+
+    def part(self, begin: int, end: int) -> Chunk:
+        """Clients ``begin..end`` as views; what an epoch draws is drawn once for all parts."""
+        if (begin, end) == (0, len(self.members)):
+            return self
+        weights = None if self.weights is None else self.weights[begin:end]
+        places = tuple(p - begin for p in self.places[begin:end])
+        return Chunk(
+            self.order,
+            self.members[begin:end],
+            places,
+            self.rows[begin:end],
+            self.labels[begin:end],
+            weights,
+            self.counts[begin:end],
+            self.even,
+            self,
+            begin,
+        )
+
+    def some(self, keep: Sequence[int]) -> Chunk:
+        """These clients, who stay in running order; their rows are as long as before."""
+        index, members = torch.tensor(keep), tuple([self.members[i] for i in keep])
+        counts = tuple([self.counts[i] for i in keep])
+        level = min(counts) == max(counts)
+        return Chunk(
+            self.order,
+            members,
+            tuple(range(len(keep))),
+            self.rows.index_select(0, index),
+            self.labels.index_select(0, index),
+            None if self.weights is None else self.weights.index_select(0, index),
+            counts,
+            level and all([m.steps is None for m in members]),
+        )
+
+    @property
+    def pool_x(self) -> Tensor:
+        return self.members[0].train.pool.x
+
+    def given(self) -> Given:
+        """Memories stacked over clients; what all clients share is not."""
+        return given_to(self.order, self.members)
+
+    def local(self) -> Local:
+        """All data of every client, padded, as far as the method asks to see it."""
+        program, unequal = self.order.program, self.order.pad > 0
+        train = validation = None
+        if program.needs_train:
+            train = stacked_whole([m.train for m in self.members], unequal=unequal)
+        if program.needs_validation:
+            held = [m.validation or m.train for m in self.members]
+            validation = stacked_whole(held, unequal=unequal)
+        return Local(train, validation)
+
+    def steps(self, done: Sequence[int]) -> list[int]:
+        """How many steps each client takes in the next epoch."""
+        if self.even:
+            return [steps_an_epoch(self.order, self.counts[0])] * len(self.members)
+        out = []
+        for member, rows, before in zip(self.members, self.counts, done, strict=True):
+            left, cap = steps_an_epoch(self.order, rows), member.steps
+            out.append(left if cap is None else max(0, min(left, cap - before)))
+        return out
+
+    def regular(self, steps: Sequence[int]) -> int:
+        """Leading steps in which every client takes a full batch of the same length."""
+        if self.even:
+            return min(steps[0], self.counts[0] // batch_rows(self.order, self.counts[0]))
+        full = {batch_rows(self.order, rows) for rows in self.counts}
+        if len(full) > 1:
+            return 0
+        return min(min(s, rows // min(full)) for s, rows in zip(steps, self.counts, strict=True))
+
+    def stretches(self, first: int, steps: Sequence[int]) -> Iterator[tuple[int, int, list[Piece]]]:
+        """From step ``first`` on: a step, how many in a row are taken by the same clients with the
+        same kinds of batches, and those."""
+        # padded batches are all of one kind, so a stretch lasts until somebody is done
+        ends = sorted({s for s in steps if s > first}) if self.order.pad else None
+        for end in ends or range(first + 1, max(steps) + 1):
+            yield first, end - first, list(self.pieces(first, steps))
+            first = end
+
+    def pieces(self, step: int, steps: Sequence[int]) -> Iterator[Piece]:
+        """Contiguous clients that take this step with the same kind of batch."""
+        begin, kind = 0, self._kind(0, step, steps)
+        for i in range(1, len(steps) + 1):
+            now = self._kind(i, step, steps) if i < len(steps) else None
+            if now != kind:
+                if kind is not None:
+                    yield Piece(begin, i, *kind)
+                begin, kind = i, now
+
+    def _kind(self, i: int, step: int, steps: Sequence[int]) -> tuple[int, bool] | None:
+        if step >= steps[i]:
+            return None
+        full = batch_rows(self.order, self.counts[i])
+        real = min(full, self.counts[i] - step * full)
+        return (full, True) if self.order.pad else (real, False)
+
+    # ---- what is drawn ----
+    def epoch(self, epoch: int) -> Epoch:
+        """The rows and labels of this epoch in their drawn order."""
+        if self.whole is None:
+            rows, labels, weights = self.shuffled(epoch)
+        else:
+            span = slice(self.begin, self.begin + len(self.members))
+            tensors = self.whole.drawn.of(epoch, self.whole.shuffled)
+            rows, labels, weights = tree.apply(lambda leaf: leaf[span], tensors)
+        return Epoch(self.order, self.pool_x, self.counts, rows, labels, weights)
+
+    def shuffled(self, epoch: int) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Rows, labels and weights of all clients in the order of one epoch."""
+        if not self.order.shuffle:
+            return self.rows, self.labels, self.weights
+        width = self._read()
+        clients = [m.client for m in self.members]
+        positions = epoch_order(self.order, clients, list(self.counts), epoch, width)
+        index = positions.reshape(*positions.shape, *(1,) * (self.labels.dim() - 2))
+        labels = self.labels.gather(1, index.expand(*positions.shape, *self.labels.shape[2:]))
+        weights = None if self.weights is None else self.weights.gather(1, positions)
+        return self.rows.gather(1, positions), labels, weights
+
+    def _read(self) -> int:
+        """How many rows a client takes in an epoch, at most."""
+        most = 0
+        for member, count in zip(self.members, self.counts, strict=True):
+            cap = member.steps
+            most = max(
+                most, count if cap is None else min(count, cap * batch_rows(self.order, count))
+            )
+        return most
+
+    def noise(self, epoch: int, step: int, begin: int, end: int) -> tuple[Tree, ...]:
+        """Every part's noise for clients ``begin..end``."""
+        clients = [m.client for m in self.members[begin:end]]
+        return step_noise(self.order, clients, epoch, step)
+
+
+def given_to(order: Order, members: Sequence[Member]) -> Given:
+    """What clients hold fixed over a round: memories stacked, the rest shared by all."""
+    theta = order.model.theta
+    counts = known(tuple([m.train.count for m in members]), theta.dtype)
+    batches = None
+    if order.program.counts_batches:
+        numbers = [steps_an_epoch(order, len(m.train)) for m in members]
+        batches = known(tuple(map(float, numbers)), theta.dtype)
+    memories: tuple[Tree, ...] = ((),) * len(order.program.method.parts)
+    if order.program.keeps_memory:
+        memories = tree.stack([_memories(order, m) for m in members])
+    model = order.model
+    return Given(theta, order.initial, model.stats, counts, memories, order.sent, batches)
+
+
+def _fewest_last(member: Member) -> tuple[int, int]:
+    cap = member.steps if member.steps is not None else 2**40
+    return (-cap, -len(member.train))
+
+
+def _memories(order: Order, member: Member) -> tuple[Tree, ...]:
+    """The member's memories; made anew only where something is missing."""
+    kept = member.memories
+    if kept is not None and all(own is not None for own in kept):
+        return kept
+    return order.given(member).memories
+
+
+def stacked_whole(data: Sequence[ClientData], length: int = 0, unequal: bool = False) -> Batch:
+    """``[C, n, ...]`` with padding weighed 0, or no weights when all clients are equally long.
+
+    Where they are not, or others are not (``unequal``), ``n`` is a little more than the longest:
+    what is done with such batches is recorded for each length, and cohorts of unequal clients would
+    have a new one in every round. With a ``length`` it is that, and rows have weights whoever the
+    clients are.
+    """
+    parts = [whole(d) for d in data]
+    sizes = [p.x.shape[0] for p in parts]
+    even = not unequal and min(sizes) == max(sizes) and all(p.weight is None for p in parts)
+    if even and not length:
+        return Batch(
+            pad_sequence([p.x for p in parts], True), pad_sequence([p.y for p in parts], True)
+        )
+    ones = [p.x.new_ones(p.x.shape[0]) if p.weight is None else p.weight for p in parts]
+    columns = [p.x for p in parts], [p.y for p in parts], ones
+    # a client alone pays for all of its padding; in a stack most are padded anyway
+    length = length or longer(max(sizes), 8 if len(data) == 1 else 2)
+    return Batch(*(_padded(column, length) for column in columns))
+
+
+def longer(size: int, lengths: int) -> int:
+    """The next of so many lengths (a power of two) an octave.
+
+    >>> [longer(n, 2) for n in (5, 9, 17, 100, 129)]
+    [6, 12, 24, 128, 192]
+    >>> [longer(n, 8) for n in (5, 9, 17, 100, 129)]
+    [5, 9, 18, 104, 144]
+    """
+    step = max(1, (1 << (size.bit_length() - 1)) // lengths)
+    return -(-size // step) * step
+
+
+def _padded(rows: Sequence[Tensor], length: int) -> Tensor:
+    found = pad_sequence(list(rows), True)
+    missing = length - found.shape[1]
+    return pad(found, (0, 0) * (found.dim() - 2) + (0, missing)) if missing else found

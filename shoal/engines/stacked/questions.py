@@ -1,0 +1,149 @@
+"""A question put to many clients at once, recorded and replayed as their training is.
+
+That takes a question which says so (``weighs_rows``): clients' rows are padded to one length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from shoal import tree
+from shoal.engines.api import Member, Order
+from shoal.engines.batches import epoch_batches
+from shoal.engines.client_round import Carry, Given, Local, Program
+from shoal.engines.compiler.compile import Untraceable
+from shoal.engines.loop import Descend, asked_view, question_view
+from shoal.engines.numbers import known
+from shoal.engines.stacked.compiled import Compiled, given_axes, local_axes
+from shoal.engines.stacked.layout import given_to, stacked_whole
+from shoal.method import Method
+from shoal.part import Part
+from shoal.parts.local_sgd import Sgd
+from shoal.tree import Tree
+from shoal.types import Batch
+
+
+def answers_together(
+    compiled: Compiled, order: Order, question: Callable[..., Tree], payload: Tree
+) -> list[Tree] | None:
+    """Everybody's answer; None where clients cannot be asked at once."""
+    if not (getattr(question, "weighs_rows", False) and compiled.stacked and order.members):
+        return None
+    groups: dict[int, list[int]] = {}  # places of members by the length they are padded to
+    for place, member in enumerate(order.members):
+        groups.setdefault(_length(len(member.train)), []).append(place)
+    found: dict[int, Tree] = {}
+    with torch.no_grad():
+        for length, places in groups.items():
+            members = [order.members[place] for place in places]
+            try:
+                answers = _answers(compiled, order, members, length, question, payload)
+            except Untraceable:
+                return None
+            found |= zip(places, tree.unstack(answers), strict=False)
+    return [found[place] for place in range(len(order.members))]
+
+
+def _answers(
+    compiled: Compiled,
+    order: Order,
+    members: Sequence[Member],
+    length: int,
+    question: Callable[..., Tree],
+    payload: Tree,
+) -> Tree:
+    """A stack of answers; there may be more than members, since few sizes are recorded."""
+    spare = (1 << (len(members) - 1).bit_length()) - len(members)
+    stack = [*members, *[members[-1]] * spare]
+    given = given_to(order, stack)
+    local = Local(stacked_whole([member.train for member in stack], length), None)
+    rate = known(order.rates[0], given.received.dtype, given.received.device)
+
+    def mapped(given: Given, payload: Tree, rate: Tensor, local: Local) -> Tree:
+        one: Callable[..., Tree] = lambda g, loc: question(  # noqa: E731
+            asked_view(order, g, loc, rate, question), payload
+        )
+        return vmap(one, in_dims=(given_axes(given), local_axes(local)))(given, local)
+
+    return compiled.run(question, mapped, (given, payload, rate, local), order.clock(0))
+
+
+def _length(rows: int) -> int:
+    """The next power of four: few lengths, and small clients are not padded to the largest.
+
+    >>> [_length(rows) for rows in (1, 16, 17, 300)]
+    [1, 16, 64, 1024]
+    """
+    return 1 << 2 * (((rows - 1).bit_length() + 1) // 2)
+
+
+class Asker:
+    """The plain step of one program's task, traced for the batches that come."""
+
+    def __init__(self, program: Program) -> None:
+        plain = Program(Method("plain", ()), program.task, Sgd())
+        self._compiled = Compiled(plain, stacked=False)
+        self._stacked = Compiled(program, program.task.stackable)
+        self._task = program.task
+        self._walking: Program | None = None
+
+    def ask(self, order: Order, question: Callable[..., Tree], payload: Tree) -> list[Tree]:
+        """Everybody's answer; raises Untraceable."""
+        found = answers_together(self._stacked, order, question, payload)
+        return found or [
+            question(question_view(order, m, question, self._descend(order, m)), payload)
+            for m in order.members
+        ]
+
+    def walk(self, order: Order, question: Callable[..., Tree], payload: Tree) -> Order | None:
+        """The order whose uploads are the answers; None if the question is no training."""
+        part: Callable[..., Part] | None = getattr(question, "trained_by", None)
+        if part is None:
+            return None
+        optimizer: Part = order.program.local_optimizer
+        if getattr(question, "trained_as_the_run", False):
+            method = Method("walk", (part(),))
+        else:
+            decay = float(getattr(optimizer, "weight_decay", 0.0))
+            method, optimizer = Method("walk", (part(decay=decay),)), Sgd()
+        if self._walking is None or self._walking.method != method:
+            self._walking = Program(method, self._task, optimizer)
+        members = tuple(replace(m, memories=None, steps=None) for m in order.members)
+        rates = tuple(float(rate) for rate in payload)
+        return replace(
+            order, program=self._walking, members=members, rates=rates, sent=((),), summed=False
+        )
+
+    def _descend(self, order: Order, member: Member) -> Descend:
+        def descend(x: Tensor, rate: float, epoch: int) -> Tensor:
+            # Not in inference mode: the question may differentiate at the point it is given.
+            with torch.no_grad():
+                vector = x.detach().clone()
+                bound: dict[tuple[int, ...], Callable[..., object]] = {}
+                for batch in epoch_batches(order, member.client, member.train, epoch):
+                    shape = tuple(batch.x.shape)
+                    if shape not in bound:
+                        bound[shape] = self._bound(order, vector, batch, rate)
+                    bound[shape]([t for t in batch if t is not None], rate)
+            return vector
+
+        return descend
+
+    def _bound(
+        self, order: Order, vector: Tensor, batch: Batch, rate: float
+    ) -> Callable[..., object]:
+        """The step on this vector; the client axis is there for the tracer's sake only."""
+        stats = order.model.stats
+        x, number = vector.unsqueeze(0), vector.new_tensor(rate)
+        given = Given(vector, order.initial, stats, vector.new_ones(1), (), ())
+        carry = Carry(x, stats.clone().unsqueeze(0), (), (), vector.new_zeros(1))
+        rows: Batch = tree.apply(lambda leaf: leaf.unsqueeze(0), batch)
+        replay, flat, fixed = self._compiled.step(
+            given, stats.new_zeros(0), carry, rows, number, (), order.clock(0), lambda: rows
+        )
+        return replay.bind(flat, fixed)

@@ -1,0 +1,1 @@
+"""Shares of an order for other processes and machines."""
