@@ -113,6 +113,9 @@ class ReplayGenerator(TaskPart):
 
     def noise_shapes(self, task: Task, batch: int) -> Tree:
         rows = (batch or ROWS) if self.synthetic is None else self.synthetic
+        if rows:
+            # before every step, since it cannot be built inside one, where gradients are taken
+            self._generator(task)
         return ((rows, self.noise),) if rows else ()
 
     # ---- server ----
