@@ -15,6 +15,7 @@ def divergence(squares: float, ways: Tensor, count: int, step: Tensor) -> float:
     local models around their mean, and the distance of that mean from the global model. Rounding
     may leave the spread a little below 0; that is 0.
 
+    >>> import torch
     >>> ways = torch.tensor([[3.0, 0.0], [3.0, 4.0]])  # their mean is (3, 2)
     >>> divergence(34.0, ways.sum(0), 2, torch.tensor([3.0, 2.0]))
     4.0
@@ -29,6 +30,7 @@ def divergence(squares: float, ways: Tensor, count: int, step: Tensor) -> float:
 def mean_distance(models: Iterable[Tensor], theta: Tensor) -> float:
     """``(1/N) sum_i |z_i - w|^2``, one model after another.
 
+    >>> import torch
     >>> mean_distance([torch.tensor([1.0]), torch.tensor([4.0])], torch.tensor([2.0]))
     2.5
     """
@@ -42,8 +44,8 @@ def upload_spread(norms: Sequence[float], mean_norm: float, weights: Sequence[fl
     It is ``sum_i w_i |d_i|^2 - |d|^2``: the norms of the uploads and the norm of their mean are
     enough. ``weights`` sum to 1. Rounding may leave a little below 0; that is 0.
 
-    >>> upload_spread([3.0, 5.0], 13.0**0.5, [0.5, 0.5])  # (3, 0) and (3, 4): their mean is (3, 2)
-    4.0
+    >>> upload_spread([3.0, 5.0], 3.0, [0.5, 0.5])
+    8.0
     """
     square = sum(w * n * n for w, n in zip(weights, norms, strict=True))
     return max(0.0, square - mean_norm * mean_norm)
