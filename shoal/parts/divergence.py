@@ -38,8 +38,10 @@ class Divergence(Part):
     reported where the server can read the last local models: a part keeps them (FedInit does),
     there is one global model, and the members are not on machines of their own.
 
-    Only sums go up, so it works under secure aggregation. They cost bytes only in methods whose
-    clients start elsewhere than at the received model: otherwise the server has them anyway.
+    Sums are enough, so it works under secure aggregation; the server then learns the plain sum of
+    the ways and of their squared lengths beside the weighted sum. They count as bytes only in
+    methods whose clients start elsewhere than at the received model: otherwise a server that sees
+    the uploads has them.
 
     Deviations: the paper's Delta is ``divergence_all``, and has no other; the cohort's is ours.
     """
