@@ -10,11 +10,13 @@ from torch import Tensor
 
 from shoal.metrics.divergence import divergence, mean_distance, upload_spread
 from shoal.part import Part
+from shoal.states import state
 from shoal.tree import Tree
 from shoal.types import Reduction, Work
 from shoal.view import ServerView, View
 
 
+@state("divergence.way")
 class Way(NamedTuple):
     """How far a client went from the model it received."""
 
@@ -22,6 +24,7 @@ class Way(NamedTuple):
     way: Tensor
 
 
+@state("divergence.last_local")
 class LastLocal(NamedTuple):
     z: Tensor
 
