@@ -143,7 +143,7 @@ def test_engines_agree_and_measuring_costs_and_changes_nothing() -> None:
     }
     method = ["fedavg", "measure_divergence"]
     loop, fast = (
-        shoal.run(**config, method=method, engine=engine) for engine in ("loop", "vectorized")
+        shoal.run(**config, method=method, engine=engine) for engine in ("loop", "stacked")
     )
     plain = shoal.run(**config, method="fedavg", engine="loop")
     for one, two, bare in zip(loop.rounds, fast.rounds, plain.rounds, strict=True):

@@ -67,8 +67,8 @@ def column(*runs: Path) -> tuple[list[str], str]:
 
 
 def test_one_seed_on_two_engines_counts_once(played: Played) -> None:
-    ours = [played(method="flash"), played(method="flash", engine="vectorized")]
-    theirs = [played(), played(engine="vectorized", checkpoint={"every": 2})]
+    ours = [played(method="flash"), played(method="flash", engine="stacked")]
+    theirs = [played(), played(engine="stacked", checkpoint={"every": 2})]
     data = told(*ours, *theirs)
     assert [len(group["seeds"]) for group in data["groups"]] == [1, 1]
     assert {pair["low"] for pair in data["pairs"]} == {None}  # two would make an interval
@@ -158,7 +158,7 @@ def test_other_rows_under_one_name_are_not_paired(tmp_path: Path) -> None:
 def test_runs_that_can_be_paired_still_are(played: Played) -> None:
     """Three seeds on both sides, one of them on another engine: the mean of paired differences."""
     ours = [played(method="flash", seed=s) for s in (7, 8)]
-    ours.append(played(method="flash", seed=9, engine="vectorized"))
+    ours.append(played(method="flash", seed=9, engine="stacked"))
     theirs = [played(seed=s) for s in (7, 8, 9)]
     data = told(*ours, *theirs)
     assert data["apart"] == [] and data["notes"] == []
