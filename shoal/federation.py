@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
@@ -172,6 +172,30 @@ def part_view(
         models=tuple(federation.models),
         initial_stats=federation.initial.stats,
     )
+
+
+def last_models(
+    federation: Federation, settings: Settings, moment: Moment
+) -> Callable[[], Iterator[Tensor]] | None:
+    """Reads what every present member trained last, for measures; None where no part keeps it,
+    where members keep it themselves, and where several models would each need one."""
+    keepers = [
+        (i, p)
+        for i, p in enumerate(settings.method.parts)
+        if type(p).last_model is not Part.last_model
+    ]
+    if not keepers or settings.elsewhere or len(federation.models) > 1:
+        return None
+    i, keeper = keepers[0]
+
+    def read() -> Iterator[Tensor]:
+        for member in moment.members:
+            kept = federation.store.get(member, 0)
+            memory = None if kept is None else kept[i]
+            last = None if memory is None else keeper.last_model(memory)
+            yield federation.initial.theta if last is None else last
+
+    return read
 
 
 def set_state(federation: Federation, k: int, i: int, state: Tree) -> None:

@@ -158,6 +158,10 @@ class Part:
         """Shapes of the standard normal numbers this part uses in one step, as tuples."""
         return ()
 
+    def last_model(self, memory: Tree) -> Tensor | None:
+        """The local model that a client trained last, where the part's memory has it."""
+        return None
+
     # ---- server, around a change ----
     def transform_task(self, task: Task) -> Task:
         raise NotImplementedError

@@ -127,7 +127,7 @@ class Player:
             record["stored"] = self._stored()
         if self.plan.config.problem is not None:
             record["theta"] = self.federation.models[0].theta.tolist()
-        return record | dict(_figures(report.figures, record))
+        return record | dict(reported(report.figures, record))
 
     def _scored(self, moment: Moment) -> Record:
         """What evaluation finds, and the seconds it takes."""
@@ -197,7 +197,7 @@ class Player:
         self.engine.close()
 
 
-def _figures(figures: dict[str, Tensor], record: Record) -> Iterator[tuple[str, Any]]:
+def reported(figures: dict[str, Tensor], record: Record) -> Iterator[tuple[str, Any]]:
     """Scalars and short vectors that parts report; a name that is taken gets a prefix."""
     for name, value in figures.items():
         if value.dim() <= 1 and value.numel() <= SHORT:

@@ -12,7 +12,14 @@ from shoal import tree
 from shoal.accumulate import Accumulator
 from shoal.cohort import choose_cohort
 from shoal.engines.api import Engine
-from shoal.federation import Federation, Settings, filling, part_view, set_state
+from shoal.federation import (
+    Federation,
+    Settings,
+    filling,
+    last_models,
+    part_view,
+    set_state,
+)
 from shoal.orders import make_order
 from shoal.reach import server_view
 from shoal.stretch import change_of_stretch
@@ -273,9 +280,13 @@ def _server_step(
         report.noticed = report.noticed or found
     federation.noticed = federation.noticed or report.noticed
     banks = (method.only("init_bank"), method.only("regroup"))
+    last = last_models(federation, settings, moment)
     for i, part in filling(settings, "report"):
         # a part that keeps the bank speaks of all models at once
         prefix = "" if len(federation.models) == 1 or part in banks else f"model_{k}."
         report.figures.update(
-            {prefix + name: value for name, value in part.report(view(i)).items()}
+            {
+                prefix + name: value
+                for name, value in part.report(replace(view(i), last_models=last)).items()
+            }
         )

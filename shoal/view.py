@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
@@ -210,6 +210,9 @@ class ServerView:
     truth: Drifting | None = None  # what only an oracle knows; None where nothing drifts
     initial_stats: Tensor | None = None  # the running statistics beside ``initial``
     classes: tuple[int, ...] | None = None  # that the world says this stage brings; None: all
+    # in ``report``: what every present member trained last (theta_0 if never seen), one after
+    # another; None where nobody keeps it within reach
+    last_models: Callable[[], Iterator[Tensor]] | None = None
 
     @property
     def theta(self) -> Tensor:

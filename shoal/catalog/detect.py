@@ -6,8 +6,10 @@ from typing import Literal
 
 from shoal.catalog.registry import entry
 from shoal.domains import Above0To1, AtLeast0, Below1, Count, Size, Threshold, Within0And1
+from shoal.errors import UserError
 from shoal.method import Method
-from shoal.parts.detect import Adwin, Disparity, Divergence, PageHinkley
+from shoal.parts.detect import Adwin, Disparity, PageHinkley
+from shoal.parts.divergence import Divergence, LastModels, UploadSpread
 from shoal.parts.training_loss import TrainingLoss
 
 
@@ -48,9 +50,23 @@ def detect_disparity(threshold: Threshold = 2.0, beta2: Below1 = 0.9, least: Cou
 
 
 @entry
-def measure_divergence() -> Method:
-    """FedInit's divergence of local models, reported each round; changes nothing (paper 2)."""
-    return Method("measure_divergence", (Divergence(),), base=False)
+def measure_divergence(
+    of: Literal["models", "uploads"] = "models", everybody: bool = False
+) -> Method:
+    """FedInit's divergence of local models, reported each round; changes nothing (paper 2).
+
+    ``everybody`` keeps one vector per client, so that ``divergence_all`` is reported with every
+    method; FedInit keeps it anyway. ``of: uploads`` is what version 0.1 measured.
+    """
+    if of == "uploads":
+        if everybody:
+            raise UserError(
+                "measure_divergence: everybody is for of: models; uploads are those of the round's "
+                "clients"
+            )
+        return Method("measure_divergence", (UploadSpread(),), base=False)
+    kept = (LastModels(),) if everybody else ()
+    return Method("measure_divergence", (*kept, Divergence()), base=False)
 
 
 @entry

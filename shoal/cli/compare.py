@@ -13,6 +13,7 @@ from shoal.errors import UserError
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from shoal.reports.page_data import Page
     from shoal.reports.runs import Story
 
 
@@ -43,11 +44,14 @@ def compare(
     if not directories:
         raise UserError("compare needs run directories, or --all")
     stories = [read_story(directory) for directory in directories]
-    Console().print(table(stories))
+    pages = [read_page(directory) for directory in directories]
+    Console().print(table(stories, pages))
     for line in controls(stories):
         typer.echo(line)
     if len(directories) > 1:
-        typer.echo(versus([read_page(directory) for directory in directories])["verdict"])
+        found = versus(pages)
+        for line in (*found["notes"], found["verdict"]):
+            typer.echo(line)
     picture = out or Path("compare.png")
     draw_curves(stories, picture, [str(story.path) for story in stories])
     typer.echo(str(picture))
@@ -66,8 +70,8 @@ def _compare_all(out: Path, still: bool) -> None:
     typer.echo(str(out / "comparison.md"))
 
 
-def table(stories: Sequence[Story]) -> Table:
-    """The first run is what the others are paired with, where seeds match."""
+def table(stories: Sequence[Story], pages: Sequence[Page]) -> Table:
+    """The first run is what the others are paired with, where they can be."""
     from rich.table import Table
 
     found = Table(box=None, pad_edge=False, header_style="bold")
@@ -85,8 +89,7 @@ def table(stories: Sequence[Story]) -> Table:
     )
     for name in columns:
         found.add_column(name, justify="right")
-    first = stories[0]
-    for story in stories:
+    for story, page in zip(stories, pages, strict=True):
         f = story.figures
         rounds = f["mean_rounds_to_recovery"]
         never = f" ({f['unrecovered']} never)" if f["unrecovered"] else ""
@@ -100,7 +103,7 @@ def table(stories: Sequence[Story]) -> Table:
             percent(f["mean_lowest"]),
             ("-" if rounds is None else f"{rounds:.1f}") + never,
             f"{f['seconds']:.1f}",
-            _paired(story, first),
+            _paired(page, pages[0]),
         )
     return found
 
@@ -109,10 +112,11 @@ def percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.2f}"
 
 
-def _paired(story: Story, first: Story) -> str:
-    """Mean difference to the first run over the rounds both measured, if the seeds match."""
-    if story is first or story.seed != first.seed:
-        return "-"
-    others = dict(first.accuracy)
-    gaps = [value - others[number] for number, value in story.accuracy if number in others]
-    return f"{100 * sum(gaps) / len(gaps):+.2f}" if gaps else "-"
+def _paired(page: Page, first: Page) -> str:
+    """Difference to the first run in mean accuracy, where the two can be paired."""
+    from shoal.reports.pairs import gap, why_apart
+    from shoal.reports.versus import same_run
+
+    apart = same_run(page, first) or why_apart(page, first)
+    found = None if apart else gap(page, first, "mean")
+    return "-" if found is None else f"{100 * found:+.2f}"

@@ -27,6 +27,7 @@ SETTINGS: Final[Mapping[str, Mapping[str, Any]]] = {
     "fedagg": {"scale": "epoch"},
     "special": {"new_rows": "anchored"},
     "special_c": {"new_rows": "anchored"},
+    "measure_divergence": {"of": "uploads"},
 }
 # Settings that count only where classes come later. No recipe of 0.1 leaves them open in such a
 # world, so a recipe that says nothing keeps the names of its runs.

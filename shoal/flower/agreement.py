@@ -25,6 +25,7 @@ from shoal.errors import UserError
 from shoal.flower.privacy import Privacy, from_values
 from shoal.flower.secure import Secure
 from shoal.flower.secure import from_values as secured
+from shoal.parts.divergence import LastModels
 from shoal.rundir import dump_json, dump_yaml, write_text
 from shoal.types import ClientData, Pool
 from shoal.worlds.base import Moment, World
@@ -104,6 +105,10 @@ class Agreement:
         values = filled(self._values) if self._of_0_1 else self._values
         config = from_mapping({**values, "engine": "loop"})
         plan = build(config, world=world or Somewhere(), data=self.expects.dataset())
+        if any(isinstance(part, LastModels) for part in plan.settings.method.parts):
+            raise UserError("measure_divergence: everybody reads all members' last local models, "
+                            "which stay with the members of a real federation; leave it out, and "
+                            "divergence is that of the round's members")  # fmt: skip
         if self.privacy is not None:
             stats = plan.initial.stats.numel()
             self.privacy.check(plan.settings.method, stats, config.participation)

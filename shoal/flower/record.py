@@ -14,6 +14,7 @@ from shoal.flower.agreement import Agreement
 from shoal.flower.rollback import Scores, mean_accuracy
 from shoal.flower.rules import Rules
 from shoal.journal import Journal
+from shoal.player import reported
 from shoal.round import RoundReport
 from shoal.rundir import RunDir, dump_json, write_bytes, write_text
 from shoal.task import Task
@@ -55,6 +56,7 @@ class Books:
         if server.account is not None:
             record["epsilon"] = round(server.account.epsilon(), 4)
             record["epsilon_against_server"] = round(server.account.against_server(), 4)
+        record |= reported(report.figures, record)
         self.journal.append(record, report.clients)
         self.journal.sync()
         lengths = self.journal.lengths

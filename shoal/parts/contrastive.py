@@ -74,3 +74,7 @@ class ModelContrast(Part):
 
     def client_end(self, view: View, work: Work) -> Tree:
         return LastLocal(view.x)
+
+    def last_model(self, memory: Tree) -> Tensor:
+        last: LastLocal = memory
+        return last.z

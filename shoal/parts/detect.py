@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from shoal.errors import UserError
-from shoal.metrics.divergence import divergence
 from shoal.part import Part
 from shoal.states import state
 from shoal.tree import Tree
@@ -230,21 +229,3 @@ class Disparity(Part):
 
     def report(self, view: ServerView) -> dict[str, Tensor]:
         return {"disparity_ratio": view.state.ratio}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Divergence(Part):
-    """Measures ``Delta = sum_i w_i |x_i - x|^2``, FedInit's divergence of local models, from the
-    norms of the uploads and the norm of their mean; changes nothing.
-
-    Deviations: weighted as the average is; FedInit's own is the one with uniform weights.
-    """
-
-    individual_norms: ClassVar[bool] = True
-
-    def report(self, view: ServerView) -> dict[str, Tensor]:
-        uploads = view.uploads
-        assert uploads is not None
-        mean = float(torch.linalg.vector_norm(uploads.delta.double()))
-        found = divergence(uploads.norms, mean, uploads.weights)
-        return {"divergence": torch.tensor(found, dtype=torch.float64)}

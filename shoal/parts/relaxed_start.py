@@ -46,6 +46,10 @@ class RelaxedStart(Part):
     def client_end(self, view: View, work: Work) -> Tree:
         return LastLocal(view.x)
 
+    def last_model(self, memory: Tree) -> Tensor:
+        last: LastLocal = memory
+        return last.z
+
     def upload(self, view: View, delta: Tensor, work: Work) -> tuple[Tensor, Tree]:
         if self.aggregate_as == "model":
             return delta, ()

@@ -25,6 +25,9 @@ rounded to five digits; None (null) is "not measured".
     starts                       see ``shoal.reports.starts.session_starts``
     members                      see ``shoal.reports.members.members``, or null
     guard                        {total, events: [{round, client, reason}]}, the first 200
+    scored                       rounds in which accuracy was measured: [[first, last, step]]
+    drawn                        {key of world.json: digest}: what makes it another world
+    pools                        {pool, test_pool: digest of the rows}, where the directory has them
     config                       the config as text
     settings                     the config as values
     notes                        what was left out or put together, in sentences
@@ -32,6 +35,7 @@ rounded to five digits; None (null) is "not measured".
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -51,11 +55,13 @@ from shoal.reports.records import Record, read_records
 from shoal.reports.starts import session_starts
 from shoal.reports.thin import span_of, steps
 from shoal.reports.verdicts import verdicts
-from shoal.rundir import RunDir
+from shoal.rundir import RunDir, dump_json
 
 FORMAT = 1
 POINTS = 1000  # most points of a curve
 MANY = 60  # shifts up to which every one has a line and a sign of its own (as in charts.js)
+# of world.json: the spec it was drawn from, and what makes no other world of it
+NOT_DRAWN = {"format", "spec", "seed", "validation"}
 Page = dict[str, Any]
 
 
@@ -76,7 +82,7 @@ def read_page(directory: Path, points: int = POINTS) -> Page:
         raise UserError(
             f"{directory} is incomplete or was written by another version ({error!r})"
         ) from None
-    return {**page, "members": members(where.clients)}
+    return {**page, "members": members(where.clients), "pools": pools(where)}
 
 
 def make_page(
@@ -87,7 +93,7 @@ def make_page(
     finished: bool,
     points: int = POINTS,
 ) -> Page:
-    """The same from values at hand; ``members`` is left None."""
+    """The same from values at hand; ``members`` is left None and ``pools`` empty."""
     settings = plain(yaml.safe_load(config))
     rules = settings.get("evaluate") or {}
     rule = Recovery(**(rules.get("recovery") or {}), target=rules.get("target"))
@@ -119,10 +125,42 @@ def make_page(
         "starts": session_starts(records),
         "members": None,
         "guard": events(records),
+        "scored": _ranges([r["round"] for r in records if r.get("accuracy") is not None]),
+        "drawn": {key: _digest(world[key]) for key in sorted({*world} - NOT_DRAWN)},
+        "pools": {},
         "config": config,
         "settings": settings,
         "notes": _notes(span, len(records), drawn, len(told)),
     }
+
+
+def pools(where: RunDir) -> dict[str, str]:
+    """Digests of the rows that the run was started with; a run of version 0.1 has none."""
+    try:
+        return dict(json.loads(where.origin.read_text(encoding="utf-8"))["data"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(dump_json(value).encode()).hexdigest()[:16]
+
+
+def _ranges(rounds: Sequence[int]) -> list[list[int]]:
+    """Growing numbers as first, last and step.
+
+    >>> _ranges([0, 1, 2, 5, 8, 9])
+    [[0, 2, 1], [5, 8, 3], [9, 9, 1]]
+    """
+    out: list[list[int]] = []
+    for number in rounds:
+        if out and out[-1][0] == out[-1][1]:
+            out[-1][1:] = [number, number - out[-1][0]]
+        elif out and number == out[-1][1] + out[-1][2]:
+            out[-1][1] = number
+        else:
+            out.append([number, number, 1])
+    return out
 
 
 def plain(value: Any) -> Any:

@@ -29,7 +29,7 @@ COLUMNS = (
 
 
 class Comparison:
-    """Runs side by side: repetitions with other seeds are one row, pairs share seeds.
+    """Runs side by side: repetitions with other seeds are one row, and what can be paired is.
 
     ``Comparison("runs/a", "runs/b")``, or runs and results that are already there.
     """
@@ -60,7 +60,7 @@ class Comparison:
         return frame(columns)
 
     def pairs(self) -> Any:
-        """One row a pair of methods that share seeds: the difference and its interval."""
+        """One row per pair of methods that can be paired: the difference and its interval."""
         pairs = self.data["pairs"]
         names = ("a", "b", "of", "mean", "low", "high", "verdict")
         columns = {name: [p[name] for p in pairs] for name in names}
@@ -81,7 +81,7 @@ class Comparison:
         first = self.data["groups"][0]["name"]
         pairs = [p for p in self.data["pairs"] if p["a"] == first and p["of"] == "mean"]
         if not pairs:
-            raise UserError("no two methods of this comparison share a seed")
+            raise UserError(" ".join(["nothing here can be paired.", *self.data["notes"]]))
         axes = plots.new_axes((8.0, 1.2 + 0.4 * len(pairs))) if axes is None else axes
         for i, pair in enumerate(pairs):
             if pair["low"] is not None:
@@ -95,8 +95,8 @@ class Comparison:
     def _repr_html_(self) -> str:
         rows = "".join(_row(i, g) for i, g in enumerate(self.data["groups"], 1))
         head = "<tr><th></th><th>method</th><th>seeds</th><th>mean</th><th>final</th></tr>"
-        shown = picture(self.plot_accuracy)
-        return f"<p>{html.escape(self.verdict)}</p><table>{head}{rows}</table>{shown}"
+        shown, notes = picture(self.plot_accuracy), html.escape(" ".join(self.data["notes"]))
+        return f"<p>{html.escape(self.verdict)}</p><p>{notes}</p><table>{head}{rows}</table>{shown}"
 
 
 def _row(rank: int, group: dict[str, Any]) -> str:

@@ -6,7 +6,8 @@ The format, made of pages (:mod:`shoal.reports.page_data`):
                 seconds, bytes, scored_on, x, band: {mean, low?, high?}}], the best mean
                 accuracy first
     pairs       [{a, b, of, seeds, mean, low, high, verdict}]: differences a - b of groups that
-                share seeds, a being ranked above b
+                can be paired, a being ranked above b
+    apart       [{a, b, why}]: those that cannot (see :func:`shoal.reports.pairs.why_apart`)
     level       the confidence of all intervals of one figure together (0.95)
     verdict     one sentence on who is ahead, or that nobody is
     notes       what was left out, in sentences
@@ -18,40 +19,70 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shoal.reports.pairs import LEVEL, paired
+from shoal.reports.pairs import LEVEL, paired, why_apart
 from shoal.reports.thin import rounded
+from shoal.runner import ELSEWHERE
 
 Page = dict[str, Any]
 Group = dict[str, Any]
 # What may differ between runs that are repetitions of each other.
-REPEATED = ("seed", "engine", "device", "checkpoint", "format")
+REPEATED = ("seed", "checkpoint", *ELSEWHERE)
+
+MOST_TOLD = 4  # pairs that one sentence names
 
 
 def versus(pages: Sequence[Page]) -> dict[str, Any]:
     """The comparison of at least two runs."""
-    sets = _repetitions(pages)
+    sets, repeated = _repetitions(pages)
     names = _names(sets)
     groups = [_group(name, runs) for name, runs in zip(names, sets, strict=True)]
     order = sorted(range(len(groups)), key=lambda i: -_or_low(groups[i]["mean"]))
     groups, ranked = [groups[i] for i in order], [sets[i] for i in order]
-    pairs = paired([g["name"] for g in groups], ranked)
+    pairs, apart = paired([g["name"] for g in groups], ranked)
     return {
         "format": 1,
         "groups": groups,
         "pairs": pairs,
+        "apart": apart,
         "level": LEVEL,
         "verdict": _verdict(groups, pairs),
-        "notes": _notes(groups, ranked),
+        "notes": repeated + _notes(groups, apart),
     }
 
 
-def _repetitions(pages: Sequence[Page]) -> list[list[Page]]:
-    """Runs whose configs differ in the seed only are one group."""
-    found: dict[str, list[Page]] = {}
+def _repetitions(pages: Sequence[Page]) -> tuple[list[list[Page]], list[str]]:
+    """Runs whose configs differ in the seed only are one group, and every seed counts once in it;
+    which runs repeat another one is told."""
+    found: dict[str, dict[int, Page]] = {}
+    notes = []
     for page in pages:
-        kept = {k: v for k, v in page["settings"].items() if k not in REPEATED}
-        found.setdefault(json.dumps(kept, sort_keys=True, default=str), []).append(page)
-    return list(found.values())
+        group = found.setdefault(_but_seed(page), {})
+        kept = group.setdefault(page["seed"], page)
+        if kept is not page:
+            if page["rounds"]["done"] > kept["rounds"]["done"]:  # the same, further on
+                group[page["seed"]], page, kept = page, kept, page
+            notes.append(_repeats(page, kept))
+    return [list(group.values()) for group in found.values()], notes
+
+
+def same_run(a: Page, b: Page) -> bool:
+    """Whether both play one config with one seed, wherever they do."""
+    return bool(a["seed"] == b["seed"]) and _but_seed(a) == _but_seed(b)
+
+
+def _but_seed(page: Page) -> str:
+    settings = {k: v for k, v in page["settings"].items() if k not in REPEATED}
+    return json.dumps(settings, sort_keys=True, default=str)
+
+
+def _repeats(page: Page, kept: Page) -> str:
+    """The sentence on a run that another one stands for."""
+    name, other, seed = page["name"], kept["name"], page["seed"]
+    if why := why_apart(page, kept):
+        return f"{name} has the config and the seed of {other}, but {why}; {other} alone counts."
+    engines = page["engine"], kept["engine"]
+    on = "" if engines[0] == engines[1] else f" on another engine ({engines[0]}, {engines[1]})"
+    return f"{name} repeats seed {seed} of {other}{on}: the two count as one run."
 
 
 def _names(sets: Sequence[Sequence[Page]]) -> list[str]:
@@ -149,17 +180,20 @@ def _listed(names: Sequence[str]) -> str:
     return shown + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
-def _notes(groups: Sequence[Group], sets: Sequence[Sequence[Page]]) -> list[str]:
+def _notes(groups: Sequence[Group], apart: Sequence[Mapping[str, str]]) -> list[str]:
     notes = []
     scored = sorted({g["scored_on"] for g in groups})
     if len(scored) > 1:
         notes.append(
             f"Accuracy is not the same thing in all runs: they are scored on {' and '.join(scored)}"
-            ". Runs scored differently are not paired."
+            "."
         )
-    worlds = {json.dumps(runs[0]["settings"].get("world"), sort_keys=True) for runs in sets}
-    if len(worlds) > 1:
-        notes.append("The runs do not share one world, so their curves answer different questions.")
+    reasons: dict[str, list[str]] = {}
+    for pair in apart:
+        reasons.setdefault(pair["why"], []).append(f"{pair['a']} and {pair['b']}")
+    for why, who in reasons.items():
+        more = f"; and {len(who) - MOST_TOLD} pairs more" if len(who) > MOST_TOLD else ""
+        notes.append(f"Not paired, since {why}: {'; '.join(who[:MOST_TOLD])}{more}.")
     cut = sum(g["unfinished"] for g in groups)
     if cut:
         notes.append(

@@ -12,7 +12,7 @@ from typing import Any
 
 from shoal.errors import UserError
 from shoal.reports.members import members
-from shoal.reports.page_data import Page, make_page
+from shoal.reports.page_data import Page, make_page, pools
 from shoal.reports.versus import versus
 from shoal.rundir import RunDir
 from shoal.watch.card import Card, Cards
@@ -86,7 +86,7 @@ class Runs:
             text = where.config.read_text(encoding="utf-8")
             world = json.loads(where.world.read_text(encoding="utf-8"))
             page = make_page(name, text, world, records, where.finished)
-            page["members"] = self._members_of(name, where)
+            page["members"], page["pools"] = self._members_of(name, where), pools(where)
         except Exception as error:  # files of anybody's making
             kind = type(error).__name__
             raise NotShownError(f"the files of this run cannot be read ({kind}: {error})") from None

@@ -90,6 +90,21 @@ def test_weights_are_those_of_plain_uploads(tmp_path: Path, method: Any) -> None
     assert all(done.delta.dtype is torch.int64 for done in grid.seen) and len(grid.seen) >= 15
 
 
+def test_divergence_is_measured_from_sums(tmp_path: Path) -> None:
+    method = ["fedinit", "measure_divergence"]
+    for name, secure in (("plain", None), ("masked", SECURE)):
+        played(tmp_path / name, method, secure)
+    plain, masked = (
+        [json.loads(line) for line in (tmp_path / name / "server" / "rounds.jsonl").open()]
+        for name in ("plain", "masked")
+    )
+    for one, two in zip(plain, masked, strict=True):
+        assert one["divergence"] == pytest.approx(two["divergence"], rel=1e-4)
+        assert one["divergence"] > 0 and "divergence_all" not in two  # the members keep their own
+    with pytest.raises(UserError, match="stay with the members"):
+        agreement(["fedavg", {"measure_divergence": {"everybody": True}}]).plan()
+
+
 def test_sum_is_within_the_rounding_and_single_uploads_are_noise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,9 +244,18 @@ def test_few_are_never_summed() -> None:
 
 
 @pytest.mark.parametrize(
-    "method", ["krum", "median", "hypcluster", "fednova", "scaffold", "measure_divergence"]
+    "method",
+    [
+        "krum",
+        "median",
+        "hypcluster",
+        "fednova",
+        "scaffold",
+        {"measure_divergence": {"of": "uploads"}},
+    ],
+    ids=str,
 )
-def test_methods_that_need_single_uploads_are_refused(method: str) -> None:
+def test_methods_that_need_single_uploads_are_refused(method: Any) -> None:
     with pytest.raises(UserError, match="needs single uploads or answers"):
         replace(agreement(method), secure=SECURE).plan()
 

@@ -21,7 +21,7 @@ from shoal.metrics.continual import (
 )
 from shoal.metrics.cost import TABLE_8, Cost, beside_table_8, cost
 from shoal.metrics.detection import Detection, detection
-from shoal.metrics.divergence import divergence
+from shoal.metrics.divergence import divergence, upload_spread
 from shoal.metrics.figures import figures
 from shoal.metrics.recovery import Recovery
 from shoal.metrics.spread import Spread, spread
@@ -126,17 +126,22 @@ def test_acc_is_that_of_the_printed_rows() -> None:
     assert set(off) == NOT_THE_MEAN, off
 
 
-def test_divergence_is_the_mean_squared_distance() -> None:
+def test_spreads_are_mean_squared_distances() -> None:
     local = torch.tensor([[1.0, 2.0], [3.0, -1.0], [0.0, 0.5]], dtype=torch.float64)
     received = torch.tensor([0.3, 0.7], dtype=torch.float64)
+    ways = local - received
     for weights in ([1 / 3] * 3, [0.5, 0.2, 0.3]):
         w = torch.tensor(weights, dtype=torch.float64)[:, None]
         mean = (w * local).sum(0)
         direct = float((w[:, 0] * (local - mean).square().sum(1)).sum())
-        deltas = local - received
-        found = divergence(deltas.norm(dim=1).tolist(), float((w * deltas).sum(0).norm()), weights)
-        assert found == pytest.approx(direct, rel=1e-12)
-    assert divergence([], 0.0) == 0.0 and divergence([1.0], 1.0 + 1e-9) == 0.0
+        norms, long = ways.norm(dim=1).tolist(), float((w * ways).sum(0).norm())
+        assert upload_spread(norms, long, weights) == pytest.approx(direct, rel=1e-12)
+    assert upload_spread([1.0], 1.0 + 1e-9, [1.0]) == 0.0
+    new = torch.tensor([-1.0, 0.2], dtype=torch.float64)
+    direct = float((local - new).square().sum()) / 3
+    found = divergence(float(ways.square().sum()), ways.sum(0), 3, new - received)
+    assert found == pytest.approx(direct, rel=1e-12)
+    assert divergence(1.0 - 1e-9, torch.tensor([1.0]), 1, torch.tensor([1.0])) == 0.0
 
 
 def test_rounds_and_seconds_to_a_target() -> None:

@@ -19,7 +19,7 @@ from torch import Tensor
 import shoal.parts
 from shoal import catalog, checkpoint, states, tree
 from shoal.config import from_mapping
-from shoal.engines.base import Order, Results
+from shoal.engines.api import Order, Results
 from shoal.engines.loop import Loop
 from shoal.errors import UserError
 from shoal.federation import Federation

@@ -51,7 +51,7 @@ Shoal.overlay = function (data, shifts, rounds) {
 Shoal.differences = function (data) {
   var first = data.groups[0].name, level = Math.round(100 * data.level);
   var mine = data.pairs.filter(function (p) { return p.a === first && p.of === "mean"; });
-  if (!data.pairs.length) return data.groups.length > 1 && data.groups[0].mean !== null ? Shoal.el("p", { class: "quiet" }, "No two methods share a seed (or they are scored differently), so there are no paired differences.") : null;
+  if (!data.pairs.length) return data.groups.length > 1 && data.groups[0].mean !== null ? Shoal.el("p", { class: "quiet" }, "No two methods can be paired, so there are no differences; the reasons stand above the table.") : null;
   var table = function () {
     return { head: ["first", "second", "accuracy", "seeds", "difference (points)", "interval", "verdict"], rows: data.pairs.map(function (p) {
       return [p.a, p.b, p.of, p.seeds.join(", "), Shoal.signed(p.mean), p.low === null ? "–" : Shoal.signed(p.low) + " to " + Shoal.signed(p.high), p.verdict];

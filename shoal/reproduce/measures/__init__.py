@@ -38,8 +38,16 @@ class Reading:
 
     @cached_property
     def records(self) -> list[dict[str, Any]]:
-        """One mapping a round, as in ``rounds.jsonl``."""
-        return list(read_rounds(RunDir(self.path).rounds))
+        """One mapping a round, as in ``rounds.jsonl``, its figures under today's names."""
+        found = list(read_rounds(RunDir(self.path).rounds))
+        return [_renamed(record) for record in found] if self._of_uploads else found
+
+    @property
+    def _of_uploads(self) -> bool:
+        """Whether divergence was measured of uploads, as version 0.1 did under its plain name."""
+        spec = self.config.method
+        named = [m for m in (spec if isinstance(spec, list) else [spec]) if isinstance(m, dict)]
+        return any((m.get("measure_divergence") or {}).get("of") == "uploads" for m in named)
 
     @cached_property
     def config(self) -> Config:
@@ -62,6 +70,13 @@ class Reading:
                 starts.append(place)
         ends = [*starts[1:], len(self.records)]
         return [range(a, b) for a, b in zip(starts, ends, strict=True)]
+
+
+def _renamed(record: dict[str, Any]) -> dict[str, Any]:
+    """A round of a run that measures the divergence of uploads."""
+    if "divergence" not in record:
+        return record
+    return {("divergence_of_uploads" if k == "divergence" else k): v for k, v in record.items()}
 
 
 def measure(function: Measure) -> Measure:

@@ -54,13 +54,27 @@ def mixes(history: History) -> dict[str, Values]:
 # ---- FedInit -------------------------------------------------------------------------------------
 @builder("FedInit")
 def fedinit(hyper: Hyper) -> Method:
-    return catalog.fedinit(**pick(hyper, "beta", "aggregate", "unseen"))
+    start = catalog.fedinit(**pick(hyper, "beta", "aggregate", "unseen"))
+    return start | catalog.fedavg(**pick(hyper, "eta_g")) if "eta_g" in hyper else start
 
 
 @extras("FedInit")
 def starts(history: History) -> dict[str, Values]:
     trips = history.payloads(Recorder)
     return {"local_start": [{c: t.start.tolist() for c, t in now.items()} for now in trips]}
+
+
+# ---- what is measured of local models ----------------------------------------------------------
+@builder("Divergence")
+def divergence(hyper: Hyper) -> Method:
+    return catalog.measure_divergence(everybody=True)
+
+
+@extras("Divergence")
+def distances(history: History) -> dict[str, Values]:
+    rounds = [snapshot.report.figures for snapshot in history.rounds]
+    names = [name for name in ("divergence", "divergence_all") if name in rounds[0]]
+    return {name: [float(figures[name]) for figures in rounds] for name in names}
 
 
 # ---- FLASH ---------------------------------------------------------------------------------------
