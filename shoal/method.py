@@ -92,10 +92,15 @@ class Method:
     def with_weights(self, weights: Weights) -> Method:
         return Method(self.name, self.parts, weights, self.base, self.paper)
 
-    def check_optimizer(self, adaptive: bool) -> None:
-        """Refuse memories that divide displacements by the rate over an adaptive optimiser."""
+    def check_optimizer(self, optimizer: Part) -> None:
+        """Refuse a local optimiser that a part objects to; memories that divide displacements by
+        the rate object to every adaptive one."""
+        used = self.only("step") or optimizer
+        for part in self.parts:
+            if why := part.objection(used):
+                raise UserError(f"method {self.name!r}: {why}")
         wrong = [p for p in self.parts if p.displacement_memory]
-        if adaptive and wrong:
+        if getattr(optimizer, "adaptive", False) and wrong:
             raise UserError(
                 f"method {self.name!r}: {_names(wrong)} reads gradients off displacements, which "
                 "an adaptive local optimiser does not allow; set local.optimizer to sgd"

@@ -125,6 +125,10 @@ class Part:
         """Whether a client's slots ask how many mini-batches one of its epochs has."""
         return False
 
+    def objection(self, optimizer: Part) -> str:
+        """Why clients must not train by this local optimiser; empty if they may."""
+        return ""
+
     @property
     def stays_put(self) -> bool:
         """Whether a client's vector stays as received where the base loss has no gradient.

@@ -41,11 +41,11 @@ def weighs_rows(function: _F) -> _F:
 
 
 def trains(part: Callable[..., Part], as_the_run: bool = False) -> Callable[[_F], _F]:
-    """Marks a question whose answer is what ``part`` uploads after local training, by plain SGD or
-    ``as_the_run`` trains.
+    """Marks a question whose answer is what ``part`` uploads after local training, by SGD without
+    momentum, or ``as_the_run`` trains.
 
-    The payload is one rate an epoch, and ``part`` the part of a method of its own; with plain SGD
-    it is told the run's weight decay, ``part(decay=...)``. An engine that stacks clients then
+    The payload is one rate an epoch, and ``part`` the part of a method of its own; weights decay as
+    in the run. An engine that stacks clients then
     trains them all at once instead of putting the question to one after another.
     """
 

@@ -84,7 +84,7 @@ class View:
     decayed_full_grad: GradFn | None = None
     advance_with: Callable[[Tensor, GradFn, Tree], tuple[Tensor, Tree]] | None = None
     advance_init: Callable[[Tensor], Tree] | None = None
-    descend_with: Callable[[Tensor, float, int], Tensor] | None = None
+    descend_with: Callable[[Tensor, float, int, bool], Tensor] | None = None
     train_with: Callable[[Tensor, Sequence[float], int], Tensor] | None = None
 
     @property
@@ -139,10 +139,11 @@ class View:
         assert self.advance_with is not None, "advance is for after_step"
         return self.advance_with(vector, gradient, state)
 
-    def descend(self, theta: Tensor, rate: float, epoch: int) -> Tensor:
-        """One epoch of plain SGD from ``theta`` on the client's batches (questions only)."""
+    def descend(self, theta: Tensor, rate: float, epoch: int, decayed: bool = False) -> Tensor:
+        """One epoch of plain SGD from ``theta`` on the client's batches, with the run's weight decay
+        if ``decayed`` (questions only)."""
         assert self.descend_with is not None, "descend is for questions"
-        return self.descend_with(theta, rate, epoch)
+        return self.descend_with(theta, rate, epoch, decayed)
 
     def train_from(self, theta: Tensor, rates: Sequence[float], epoch: int = 0) -> Tensor:
         """``[epochs + 1, P]``: ``theta``, and the model after each epoch of training it with the

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from shoal.catalog.registry import entry
-from shoal.domains import Above0, Above0To1, AtLeast0, Below1, Count, Extended, Finite, Hears
+from shoal.domains import Above0, Above0To1, AtLeast0, Below1, Count, Extended, Finite, Hears, Whole
 from shoal.errors import UserError
 from shoal.method import Method
 from shoal.part import Part
@@ -51,14 +51,14 @@ def dynamic_init(
 
 
 @entry
-def previous(P: Count = 1, first_session: Literal["initial", "latest"] = "latest") -> Method:
+def previous(P: Whole = 1, first_session: Literal["initial", "latest"] = "latest") -> Method:
     """Previous: a session starts from the model that ended the one before (paper 1's baseline)."""
     part = SessionStart(strategy="previous", P=P, first_session=first_session)
     return Method("previous", (part,), base=False)
 
 
 @entry
-def average(P: Count = 1, first_session: Literal["initial", "latest"] = "latest") -> Method:
+def average(P: Whole = 1, first_session: Literal["initial", "latest"] = "latest") -> Method:
     """Average: a session starts from the mean of past sessions' models (paper 1's baseline)."""
     part = SessionStart(strategy="average", P=P, first_session=first_session)
     return Method("average", (part,), base=False)

@@ -6,7 +6,7 @@ from typing import Literal
 
 from shoal.catalog.averaging import _server
 from shoal.catalog.registry import entry
-from shoal.domains import Above0, Above0To1, AtLeast0, Below1, Count
+from shoal.domains import Above0, Above0To1, AtLeast0, Below1, Whole
 from shoal.method import Method
 from shoal.part import Part
 from shoal.parts.contrastive import ModelContrast
@@ -87,7 +87,7 @@ def continuous(
     kappa: AtLeast0 = 1.0,
     mode: Literal["softmax", "glfc"] = "softmax",
     teacher_init: Literal["none", "uniform"] = "none",
-    P: Count = 1,
+    P: Whole = 1,
     first_session: Literal["initial", "latest"] = "latest",
 ) -> Method:
     """Continuous: FedAvg that distils the previous session's model (paper 1's baseline)."""

@@ -66,7 +66,8 @@ def build(
         chosen = method if method is not None else build_method(config.method)
     with concerning("local"):
         optimizer = optimizer_of(config)
-        chosen.check_optimizer(bool(getattr(optimizer, "adaptive", False)))
+        _check_own_optimizer(config, chosen)
+        chosen.check_optimizer(optimizer)
     needs = any(part.validation_data for part in chosen.parts)
     share = config.local.validation
     validation = (0.3 if needs else 0.0) if share == "auto" else share
@@ -150,6 +151,19 @@ def optimizer_of(config: Config) -> Part:
     return Adam(
         weight_decay=local.weight_decay, clip=local.clip, decoupled=local.optimizer == "adamw"
     )
+
+
+def _check_own_optimizer(config: Config, method: Method) -> None:
+    """What is said of the run's local optimiser must not be passed over."""
+    own = method.only("step")
+    for key in ("optimizer", "momentum", "weight_decay", "clip") if own is not None else ():
+        value, default = getattr(config.local, key), type(config.local).model_fields[key].default
+        if value != default:
+            raise UserError(
+                f"local.{key} is {value}, but method {method.name!r} brings a local optimiser of "
+                f"its own ({type(own).__name__}), which takes no notice of it; leave it out here, "
+                "and set it with the method where that has such a setting"
+            )
 
 
 def _subject(

@@ -161,6 +161,8 @@ class Program:
         }
         if not self.uploads:
             filled["upload"] = ()
+        # who sets the rate comes first: a factor before it would be lost
+        filled["rate"] = tuple(sorted(filled["rate"], key=lambda pair: not pair[1].sets_rate))
         object.__setattr__(self, "_filled", filled)
 
     def fillers(self, slot: str) -> tuple[tuple[int, Part], ...]:
@@ -169,6 +171,10 @@ class Program:
     @property
     def local_optimizer(self) -> Part:
         return self.method.only("step") or self.optimizer
+
+    @property
+    def weight_decay(self) -> float:
+        return float(getattr(self.local_optimizer, "weight_decay", 0.0))
 
     @cached_property
     def keeps_memory(self) -> bool:
@@ -371,5 +377,4 @@ class Program:
         return plain_gradient(self.task, batch, stats)
 
     def _full_gradient(self, train: Batch, stats: Tensor) -> GradFn:
-        decay = float(getattr(self.local_optimizer, "weight_decay", 0.0))
-        return full_gradient(self.task, train, stats, decay)
+        return full_gradient(self.task, train, stats, self.weight_decay)

@@ -17,7 +17,8 @@ from shoal.tree import Tree
 from shoal.types import Work
 from shoal.view import View
 
-Descend = Callable[[Tensor, float, int], Tensor]  # a vector, a rate, the number of the epoch
+# a vector, a rate, the number of the epoch, whether weights decay
+Descend = Callable[[Tensor, float, int, bool], Tensor]
 
 
 class Loop:
@@ -109,9 +110,11 @@ def question_view(
     local, stats = local_data(program, member, always=True), given.stats
     rate = _scalar(order.rates[0], given.received)
 
-    def plain(x: Tensor, rate_value: float, epoch: int) -> Tensor:
+    def plain(x: Tensor, rate_value: float, epoch: int, decayed: bool) -> Tensor:
+        decay = program.weight_decay if decayed else 0.0
         for batch in epoch_batches(order, member.client, member.train, epoch):
-            x = x - rate_value * program._plain_gradient(batch, stats)(x)
+            gradient = program._plain_gradient(batch, stats)(x)
+            x = x - rate_value * (gradient + decay * x if decay else gradient)
         return x
 
     def train(x: Tensor, rates: Sequence[float], epoch: int) -> Tensor:

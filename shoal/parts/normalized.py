@@ -49,11 +49,12 @@ class NormalizedProgress(Part):
     server needs the displacement and the number ``|a_i|_1`` (see ``accumulated``) of every client;
     a server optimiser behind it, such as ``fedavgm``, acts on the normalised step.
 
-    Parameters: ``rho`` (0: the local optimiser's momentum, which must be the same), ``mu`` (0: the
+    Parameters: ``rho`` (0: the local optimiser's momentum; another one is refused), ``mu`` (0: the
     weight of a proximal term). The catalog's ``fednova`` sets both up.
 
     Deviations: rho and mu together are refused (the public code mixes the two recursions).
-    ``eta mu`` uses the mean of the rates that were really used.
+    ``eta mu`` uses the mean of the rates that were really used. ``K_i`` goes up beside ``|a_i|``,
+    two numbers instead of one.
     """
 
     rho: float = 0.0
@@ -69,6 +70,18 @@ class NormalizedProgress(Part):
     @property
     def displacement_memory(self) -> bool:
         return True
+
+    def objection(self, optimizer: Part) -> str:
+        momentum = float(getattr(optimizer, "momentum", 0.0))
+        if momentum == self.rho:
+            return ""
+        if self.mu:
+            return f"the proximal form has no momentum, and local.momentum is {momentum:g}"
+        return (
+            f"fednova.rho is {self.rho:g} and clients train with momentum {momentum:g}, so progress "
+            f"would be divided by a wrong number; write fednova: {{rho: {momentum:g}}} and leave "
+            "local.momentum out"
+        )
 
     def upload(self, view: View, delta: Tensor, work: Work) -> tuple[Tensor, Tree]:
         shrink = self.mu * work.rate_sum / work.steps if self.mu else 0.0

@@ -61,7 +61,7 @@ class ControlledRate(Part):
         x, gradients, points = view.received, [], [view.received]
         for epoch, rate in enumerate(payload):
             gradients.append(view.full_grad(x))
-            x = view.descend(x, float(rate), epoch)
+            x = view.descend(x, float(rate), epoch, decayed=True)
             points.append(x)
         return Trajectory(torch.stack(gradients), torch.stack(points))
 

@@ -99,14 +99,13 @@ class SessionStart(Part):
     def session_start(self, view: ServerView) -> tuple[Model | None, Tree]:
         state = view.state._replace(session=view.state.session + 1.0)
         session = int(state.session)
+        newest = Model(view.theta, view.model.stats)
         if session < self.P:
-            return None, state
+            return newest, state  # a model, and not None: states begin anew here too
         if self.strategy == "similarity":
             state = state._replace(probes=torch.cat([state.probes, self._probe(view)[None]]))
         if session == self.P:
-            if self.first_session == "latest":
-                return Model(view.theta, view.model.stats), state
-            return _initial(view), state
+            return (newest if self.first_session == "latest" else _initial(view)), state
         distances = self._distances(view, state)
         weights = self._weights(state, distances)
         state = state._replace(weights=weights, distances=distances)

@@ -20,14 +20,11 @@ class Walk(Part):
     """Uploads the full local gradient before every epoch and the model around each of them.
 
     The client half of FedAgg's probe as a method of its own, for engines that stack clients; one
-    client alone answers ``ControlledRate.walk``, and the two agree. ``decay`` is the weight decay
-    of the run's optimiser: it is in the gradients, and not in the steps.
+    client alone answers ``ControlledRate.walk``, and the two agree.
 
     Deviations: none from the probe; what the probe departs from stands with ``ControlledRate``'s
     kinds.
     """
-
-    decay: float = 0.0
 
     train_data: ClassVar[bool] = True
     reduction: ClassVar[Reduction] = Reduction.STACK
@@ -36,21 +33,17 @@ class Walk(Part):
         epochs = view.epochs
         phi1 = view.x.new_zeros(epochs, view.x.numel())
         phi2 = view.x.new_zeros(epochs + 1, view.x.numel())
-        return Trajectory(_placed(phi1, 0, self._gradient(view)), _placed(phi2, 0, view.received))
+        return Trajectory(_placed(phi1, 0, view.full_grad(view.x)), _placed(phi2, 0, view.received))
 
     def after_epoch(self, view: View) -> tuple[Tensor, Tree]:
         phi1, phi2 = view.scratch
         following = view.epoch + 1
         if following < view.epochs:
-            phi1 = _placed(phi1, following, self._gradient(view))
+            phi1 = _placed(phi1, following, view.full_grad(view.x))
         return view.x, Trajectory(phi1, _placed(phi2, following, view.x))
 
     def upload(self, view: View, delta: Tensor, work: Work) -> tuple[Tensor, Tree]:
         return delta, view.scratch
-
-    def _gradient(self, view: View) -> Tensor:
-        gradient = view.full_grad(view.x)
-        return gradient + self.decay * view.x if self.decay else gradient
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -105,12 +105,9 @@ class Asker:
         part: Callable[..., Part] | None = getattr(question, "trained_by", None)
         if part is None:
             return None
-        optimizer: Part = order.program.local_optimizer
-        if getattr(question, "trained_as_the_run", False):
-            method = Method("walk", (part(),))
-        else:
-            decay = float(getattr(optimizer, "weight_decay", 0.0))
-            method, optimizer = Method("walk", (part(decay=decay),)), Sgd()
+        method, optimizer = Method("walk", (part(),)), order.program.local_optimizer
+        if not getattr(question, "trained_as_the_run", False):
+            optimizer = Sgd(weight_decay=order.program.weight_decay)
         if self._walking is None or self._walking.method != method:
             self._walking = Program(method, self._task, optimizer)
         members = tuple(replace(m, memories=None, steps=None) for m in order.members)
@@ -120,7 +117,8 @@ class Asker:
         )
 
     def _descend(self, order: Order, member: Member) -> Descend:
-        def descend(x: Tensor, rate: float, epoch: int) -> Tensor:
+        def descend(x: Tensor, rate: float, epoch: int, decayed: bool) -> Tensor:
+            decay = order.program.weight_decay if decayed else 0.0
             # Not in inference mode: the question may differentiate at the point it is given.
             with torch.no_grad():
                 vector = x.detach().clone()
@@ -129,7 +127,10 @@ class Asker:
                     shape = tuple(batch.x.shape)
                     if shape not in bound:
                         bound[shape] = self._bound(order, vector, batch, rate)
+                    shrunk = vector * (rate * decay) if decay else None
                     bound[shape]([t for t in batch if t is not None], rate)
+                    if shrunk is not None:
+                        vector -= shrunk
             return vector
 
         return descend
