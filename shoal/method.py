@@ -93,12 +93,16 @@ class Method:
         return Method(self.name, self.parts, weights, self.base, self.paper)
 
     def check_optimizer(self, optimizer: Part) -> None:
-        """Refuse a local optimiser that a part objects to; memories that divide displacements by
-        the rate object to every adaptive one."""
-        used = self.only("step") or optimizer
+        """Refuse a momentum that a part does not reckon with, and memories that divide
+        displacements by the rate over an adaptive optimiser."""
+        used = getattr(self.only("step") or optimizer, "momentum", 0.0)
         for part in self.parts:
-            if why := part.objection(used):
-                raise UserError(f"method {self.name!r}: {why}")
+            if part.reckoned_momentum not in (None, used):
+                raise UserError(
+                    f"method {self.name!r}: {type(part).__name__} reckons with a local momentum of "
+                    f"{part.reckoned_momentum:g}, and clients train with {used:g}; for fednova, "
+                    f"write its rho: {used:g} and leave local.momentum out"
+                )
         wrong = [p for p in self.parts if p.displacement_memory]
         if getattr(optimizer, "adaptive", False) and wrong:
             raise UserError(

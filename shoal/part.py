@@ -125,9 +125,10 @@ class Part:
         """Whether a client's slots ask how many mini-batches one of its epochs has."""
         return False
 
-    def objection(self, optimizer: Part) -> str:
-        """Why clients must not train by this local optimiser; empty if they may."""
-        return ""
+    @property
+    def reckoned_momentum(self) -> float | None:
+        """The momentum of the local optimiser that the part reckons with; None: any will do."""
+        return None
 
     @property
     def stays_put(self) -> bool:

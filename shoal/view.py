@@ -140,8 +140,8 @@ class View:
         return self.advance_with(vector, gradient, state)
 
     def descend(self, theta: Tensor, rate: float, epoch: int, decayed: bool = False) -> Tensor:
-        """One epoch of plain SGD from ``theta`` on the client's batches, with the run's weight decay
-        if ``decayed`` (questions only)."""
+        """One epoch of plain SGD from ``theta`` on the client's batches, with the run's weight
+        decay if ``decayed`` (questions only)."""
         assert self.descend_with is not None, "descend is for questions"
         return self.descend_with(theta, rate, epoch, decayed)
 

@@ -88,7 +88,9 @@ class ServerAnchor(TaskAnchor):
     Deviations: running statistics are not anchored; the server takes their plain mean. The paper
     does not say what happens to new rows of a head. No anchor in the first task, as the text says
     (the listing anchors to a random model there). The anchor is the model the task started from:
-    the previous task's last model, or the constructed one where a session start built it.
+    the previous task's last model, or the constructed one where a session start built it. With
+    ``lam: 0`` the rate ``1/i`` stays, so it is not FedAvg, as the paper has it, but FedAvg at that
+    server rate.
     """
 
     def anchor(self, view: ServerView, theta: Tensor) -> Stepped:
@@ -114,7 +116,8 @@ class ClientAnchor(TaskAnchor):
     A client keeps the last task's model beside the one it trains: twice the memory of FedAvg.
 
     Deviations: running statistics are not anchored. The mean is over the sampled clients (the paper
-    prints all), and the true displacement goes up. The anchor point is paid for once per task.
+    prints all), and the true displacement goes up (its listing equates it with the sum of the
+    gradients, which the pull makes false). The anchor point is paid for once per task.
     """
 
     lam: float = 0.2

@@ -27,12 +27,13 @@ class ControlVariate(Part):
 
     Karimireddy et al., "SCAFFOLD", 2020. ``option`` 1: ``c_i+`` is the full local gradient at the
     received model (one more pass over the data); 2 (default): ``c_i+ = c_i - c + (start - x)/(K
-    eta)`` with the steps and rates that were really used. N is the number of members present; when
-    members change, ``c`` becomes the mean of the variates of those who are here.
+    eta)`` with the steps and rates that were really used.
 
-    Deviations: the displacement is taken from where the client started (the received model, unless
-    a relaxed start moved it), as in the public code that combines the two. A constructed session
-    start resets ``c`` and every ``c_i``, so that ``c = mean c_i`` stays true.
+    Deviations: N is the number of members present, and when members change ``c`` becomes the mean
+    of the variates of those who are here; the paper's clients are always the same. The displacement
+    is taken from where the client started (the received model, unless a relaxed start moved it), as
+    in the public code that combines the two. A constructed session start resets ``c`` and every
+    ``c_i``, so that ``c = mean c_i`` stays true.
     """
 
     option: Literal[1, 2] = 2

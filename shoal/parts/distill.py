@@ -68,8 +68,10 @@ class SessionTeacher(Part):
     Parameters: ``kappa`` (1), ``w_cur``, ``w_old`` (0.5, 0.5), ``teacher_init`` (``none``: no
     distillation in the first session; ``uniform``: a teacher of zeros, as in the released script).
 
-    Deviations: of GLFC only the loss; its class weights, exemplars and proxy server are not here.
-    The teacher is counted as sent in every round, and in the first session too.
+    Deviations: the baseline is plain FedAvg whatever it is compared with; composed with another
+    method it distils in that one. Of GLFC only the loss; its class weights, exemplars and proxy
+    server are not here. The teacher is counted as sent in every round, and in the first session
+    too.
     """
 
     mode: Literal["softmax", "glfc"] = "softmax"

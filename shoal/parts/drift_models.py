@@ -55,11 +55,13 @@ class ModelPerDrift(Part):
     (``copy``; ``fresh`` initialises again). At the cap the least recently used model is recycled
     and its data are forgotten; if all are in use, none is made.
 
-    Deviations: a client that is first selected late in a step is measured then, and shares the
-    model that the step has already made. Data of a step in which a client was never selected are
-    left out, since nobody knows their concept. Data of a step are those that the client held when
-    the step ended. In a world to which no new data come a block stands and counts once, as the
-    world says (``World.block``); in a stream every step is new and counts, equal values too.
+    Deviations: all models are measured, those too that nobody uses now, so that a concept which
+    comes back finds its model. A client that is first selected late in a step is measured then, and
+    shares the model that the step has already made. Data of a step in which a client was never
+    selected are left out, since nobody knows their concept. Data of a step are those that the
+    client held when the step ended. In a world to which no new data come a block stands and counts
+    once, as the world says (``World.block``); in a stream every step is new and counts, equal
+    values too.
     """
 
     delta: float = 0.1

@@ -71,17 +71,9 @@ class NormalizedProgress(Part):
     def displacement_memory(self) -> bool:
         return True
 
-    def objection(self, optimizer: Part) -> str:
-        momentum = float(getattr(optimizer, "momentum", 0.0))
-        if momentum == self.rho:
-            return ""
-        if self.mu:
-            return f"the proximal form has no momentum, and local.momentum is {momentum:g}"
-        return (
-            f"fednova.rho is {self.rho:g} and clients train with momentum {momentum:g}, so progress "
-            f"would be divided by a wrong number; write fednova: {{rho: {momentum:g}}} and leave "
-            "local.momentum out"
-        )
+    @property
+    def reckoned_momentum(self) -> float | None:
+        return self.rho
 
     def upload(self, view: View, delta: Tensor, work: Work) -> tuple[Tensor, Tree]:
         shrink = self.mu * work.rate_sum / work.steps if self.mu else 0.0

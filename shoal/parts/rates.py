@@ -178,8 +178,10 @@ class AggregatedGradientRate(ControlledRate):
     writes an epoch of mini-batch SGD as one step, and no sentence says what its gradient is:
     ``scale`` has both readings, ``step`` is the one that agrees with eqs. (9) and (14), ``epoch``
     is nearer to the printed figures and what the paper's recipes say. The probe of ``epoch`` is
-    plain SGD, with weight decay in ``phi1`` alone; with ``direction: mean`` and ``epoch`` the local
-    optimiser adds its decay and momentum to ``phi1_l`` once more. The printed closed form for two
+    SGD without momentum; with ``direction: mean`` and ``epoch`` the local optimiser adds its decay
+    and momentum to ``phi1_l`` once more. ``eta_min`` and ``eta_max`` are ours; the paper says that
+    rates lie in (0, 1). All of ``phi1`` and ``phi2`` goes down (2L + 1 vectors), for every client
+    solves for itself. The printed closed form for two
     epochs has typos; the linear system does not. Rates leave (0, 1) without clipping; the clipped
     share and the share inside (0, 1) are reported.
     """

@@ -49,7 +49,9 @@ class RememberedAlongMean(_AlongMean, RememberedRate):
 
     Parameters: as in ``RememberedRate``, with ``direction: mean`` and ``scale: step``.
 
-    Deviations: those of ``RememberedRate`` and ``ProbedAlongMean``.
+    Deviations: those of ``RememberedRate`` and ``ProbedAlongMean``. What clients moved by is then
+    ``phi1`` itself, so the directions of the first round's probe stay for good: the terms of a
+    round before say something new only where clients follow their own gradients.
     """
 
 

@@ -30,7 +30,10 @@ class RelaxedStart(Part):
     memory of a client never seen is ``w^0``, as in paper and simulator; ``global``: it starts at
     the received model).
 
-    Deviations: none. A memory is refreshed only when its client takes part.
+    Deviations: a server rate or optimiser of the method it is composed with acts on the step to
+    that mean (the paper has none), and the mean has that method's weights. Running statistics begin
+    as received. A memory is refreshed only when its client takes part, and kept over a constructed
+    session start.
     """
 
     beta: float = 0.1

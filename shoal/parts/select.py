@@ -60,8 +60,9 @@ class BestOfBank(Part):
 
     Parameters: ``k`` (2; not stated in the FLASH paper).
 
-    Deviations: none. The models differ in their random initialisation, the first being the run's
-    own; equal ones would never separate and are refused.
+    Deviations: none; for nobody in particular the first model is served. The models differ in their
+    random initialisation, the first being the run's own; equal ones would never separate and are
+    refused.
     """
 
     k: int = 2

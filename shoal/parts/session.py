@@ -42,26 +42,31 @@ class SessionStart(Part):
        ``G_s = u^V - w_pilot``; ``alpha_z = softmax(-R dist(G_s, G_z))`` over past post-pilot
        sessions; the start is ``sum_z alpha_z w_z^last``.
 
+    Every session begins with fresh states of the server's side (and of SCAFFOLD's variates), those
+    of the pilot too.
+
     Running statistics and every other floating buffer are part of a model: mixed with the same
     ``alpha_z``, the pilot's for the probe, the initial model's where session P starts from ``w^0``.
     ``G_s`` and distances see trainable parameters only. A part with a mixing rule of its own uses
     ``mixed`` in its ``session_start``: it takes any weights, and buffers see convex ones only.
 
-    Parameters: ``P`` (1), ``V`` (1), ``R`` (10), ``similarity`` (``per_tensor_normalized``: each
-    weight tensor of G scaled to unit length, biases left out, distances averaged over tensors, as
-    in the released code; ``l2``: eq. (5)), ``probe_rate`` (times the session's rate: 0.5, as
-    released), ``first_session`` (``latest``: session P goes on with the newest model; ``initial``:
-    it starts from ``w^0``, as released, and the pilot's model only serves probes), ``pilot``
-    (``trained``; ``random``: probes begin at ``w^0`` instead of ``w_pilot``, the paper's Table 14),
-    ``keep`` (most past sessions remembered; None keeps all).
+    Parameters: ``P`` (1; 0, without a pilot, for ``average`` and ``previous`` only), ``V`` (1),
+    ``R`` (10), ``similarity`` (``per_tensor_normalized``: each weight tensor of G scaled to unit
+    length, biases left out, distances averaged over tensors, as in the released code; ``l2``: eq.
+    (5)), ``probe_rate`` (times the session's rate: 0.5, as released), ``first_session``
+    (``latest``: session P goes on with the newest model; ``initial``: it starts from ``w^0``, as
+    released, and the pilot's model only serves probes), ``pilot`` (``trained``; ``random``: probes
+    begin at ``w^0`` instead of ``w_pilot``, the paper's Table 14), ``keep`` (most past sessions
+    remembered; None keeps all).
 
     Deviations: ``w^(V-1)`` and ``w^(sT+T-1)`` are read as "after V" and "after T" aggregations;
-    ``G_s`` is saved for every ``s >= P``. Tensors of zero length are skipped. The pseudo-code uses
-    ``w_P^init`` without defining it; the authors' code takes ``w^0``, which is not the default here
-    because it throws a trained model away. The
-    paper does not mention buffers; the mean of variances leaves out the spread between the
-    sessions' means, as in the released code. Counters of batches are not kept (see ``ModuleTask``),
-    so none is mixed.
+    ``G_s`` is saved for every ``s >= P``. The default similarity is the released code's and not eq.
+    (5); so are ``probe_rate`` and the fresh states at every session, of which the paper says
+    nothing. Probes weigh clients as the run does. Tensors of zero length are skipped. The
+    pseudo-code uses ``w_P^init`` without defining it; the authors' code takes ``w^0``, which is not
+    the default here because it throws a trained model away. The paper does not mention buffers; the
+    mean of variances leaves out the spread between the sessions' means, as in the released code.
+    Counters of batches are not kept (see ``ModuleTask``), so none is mixed.
     """
 
     strategy: Literal["similarity", "average", "previous"] = "similarity"

@@ -48,10 +48,14 @@ def rates(history: History) -> dict[str, Values]:
 
 
 # ---- FedDrift-Eager: time steps ------------------------------------------------------------------
+NO_CAP = 10**6
+
+
 @builder("FedDrift-Eager")
 def feddrift_eager(hyper: Hyper) -> Method:
-    names = ("delta", "cap", "score", "new_model")
-    return catalog.feddrift_eager(**pick(hyper, *names, every="rounds_per_step"))
+    names = ("delta", "score", "new_model")
+    cap = hyper.get("cap", NO_CAP)  # a case without one has no cap
+    return catalog.feddrift_eager(**pick(hyper, *names, every="rounds_per_step"), cap=cap)
 
 
 @runner("steps")
