@@ -14,7 +14,7 @@ import shoal
 from shoal.config import Config, from_mapping
 from shoal.config.dialect import Loader
 from shoal.config.method import complete
-from shoal.config.old_defaults import filled
+from shoal.config.old_defaults import UNNAMED, filled
 from shoal.reproduce.cells import Cell, cells_of
 from shoal.reproduce.library import papers, recipes
 from shoal.reproduce.results import run_name
@@ -82,9 +82,18 @@ def unmatched(paper: str) -> set[str]:
 def _same(asked: Config | None, archived: dict[str, Any]) -> bool:
     if asked is None:
         return False
-    played = from_mapping(filled(archived))
-    wanted = complete(asked.method, asked.local.epochs)
-    return bool(complete(played.method, played.local.epochs) == wanted)
+    return _settings(from_mapping(filled(archived))) == _settings(asked)
+
+
+def _settings(config: Config) -> list[Any]:
+    """Of its methods, but for those that mean nothing in its world."""
+    counts = config.world.name == "classes"
+    methods = complete(config.method, config.local.epochs)
+    return [
+        {name: {k: v for k, v in (own or {}).items() if counts or k not in UNNAMED}}
+        for method in (methods if isinstance(methods, list) else [methods])
+        for name, own in ({method: {}} if isinstance(method, str) else method).items()
+    ]
 
 
 def test_archived_runs_still_match_their_recipes() -> None:

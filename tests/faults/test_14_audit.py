@@ -16,7 +16,7 @@ from verify.drawn import BASES, Case, batches, checked, data_of, weights_of
 import shoal
 from shoal import catalog
 from shoal.config.load import read
-from shoal.engines.vectorized import Vectorized
+from shoal.engines.stacked.engine import Stacked
 from shoal.errors import UserError
 from shoal.parts.rates import ControlledRate
 from shoal.reproduce.cells import cells_of
@@ -176,7 +176,7 @@ def test_weights_decay_along_the_probe_as_in_its_gradients(passes: int) -> None:
     np.testing.assert_allclose(sent.phi1, phi1, rtol=0, atol=1e-12)
     np.testing.assert_allclose(sent.phi2, phi2, rtol=0, atol=1e-12)
     np.testing.assert_allclose(history.payloads(ControlledRate)[0]["0"][0], raw, rtol=0, atol=1e-11)
-    engine = Vectorized()
+    engine = Stacked()
     stacked = support.play(settings, engine, 3)[2]
     assert not engine.notes
     np.testing.assert_allclose(torch.stack(stacked), history.models, rtol=0, atol=1e-9)
