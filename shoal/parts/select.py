@@ -62,8 +62,9 @@ class BestOfBank(Part):
     """``k`` global models; a client trains the one with the least mean training loss.
 
     Mansour et al., "Three Approaches for Personalization with Applications to Federated Learning"
-    (HypCluster), 2020. Ties, up to rounding, go to the lowest index; each model takes the mean of its trainers, and
-    one without trainers stays as it is. A client is served the model it would train.
+    (HypCluster), 2020. Ties, up to rounding, go to the lowest index; each model takes the mean of
+    its trainers, and one without trainers stays as it is. A client is served the model it would
+    train.
 
     Parameters: ``k`` (2; not stated in the FLASH paper).
 
