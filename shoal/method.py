@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from shoal.errors import UserError
-from shoal.part import SLOTS, STATES, Part, Rule
+from shoal.part import SLOTS, STATES, Gaps, Part, Rule
 from shoal.types import Reduction
 
 Weights = Literal["samples", "uniform"]
@@ -114,6 +114,16 @@ class Method:
     def eager_reason(self) -> str:
         """Why the method cannot be vectorised; empty if it can."""
         return next((p.eager_reason for p in self.parts if p.eager_reason), "")
+
+    @property
+    def float32_gaps(self) -> Gaps:
+        """How far engines may be apart in float32: as far as the part that says most.
+
+        >>> Method("a").float32_gaps
+        Gaps(sgd=1e-05, adaptive=0.0001)
+        """
+        said = [Part.float32_gaps, *(part.float32_gaps for part in self.parts)]
+        return Gaps(max(g.sgd for g in said), max(g.adaptive for g in said))
 
     def __repr__(self) -> str:
         parts = " | ".join(p.describe() for p in self.parts) or "no parts, plain averaging"

@@ -73,6 +73,22 @@ CLIENT_SLOTS = (
 STATES = ("server_state", "memory", "scratch", "step_state", "noise_shapes")
 
 
+FLOAT64_GAP = 1e-9  # as below, in float64, for every method
+
+
+class Gaps(NamedTuple):
+    """How far two engines may be apart in float32: the distance of their models after three rounds
+    over the model's length, as the tests hold them to it on small networks at rates of 0.1 (SGD)
+    and 0.02 (Adam).
+
+    ``adaptive`` is with Adam or AdamW as local optimiser, which also steps where a gradient is zero
+    but for rounding, as far as anywhere.
+    """
+
+    sgd: float = 1e-5
+    adaptive: float = 1e-4
+
+
 class Sent(NamedTuple):
     """What goes down: the model, and the part's own payload."""
 
@@ -103,6 +119,7 @@ class Part:
     payload_once: ClassVar[Literal["round", "stage"]] = "round"
     derivable_upload: ClassVar[bool] = False  # follows from the delta and the work: no bytes
     own_task: ClassVar[bool] = False  # runs on no task but the one its ``transform_task`` makes
+    float32_gaps: ClassVar[Gaps] = Gaps()
     eager_reason: ClassVar[str] = ""  # why it cannot be vectorised, if it cannot
 
     @property

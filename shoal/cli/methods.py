@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from shoal.method import Method
 
 
 def methods(
@@ -42,9 +45,21 @@ def in_full(entry: dict[str, Any]) -> str:
         lines.append(f"engine loop only: {entry['why_not']}")
     if entry["why_individual"]:
         lines.append(f"needs single uploads or answers: {entry['why_individual']}")
+    lines.append(_agreement(entry))
     for part in catalog.METHODS[entry["name"]]().parts:
         lines += ["", type(part).__name__, "", inspect.getdoc(type(part)) or ""]
     return "\n".join(lines)
+
+
+def _agreement(entry: dict[str, Any]) -> str:
+    """How far results of engines may be apart."""
+    gaps = entry["engines_agree"]
+    adam = gaps["float32_adam"]
+    with_adam = "" if adam is None else f" ({adam:g} with local.optimizer adam or adamw)"
+    return (
+        f"engines agree after three rounds: to {gaps['float64']:g} of the model in float64, "
+        f"to {gaps['float32']:g}{with_adam} in float32"
+    )
 
 
 def _print_table(found: list[dict[str, Any]]) -> None:
@@ -87,9 +102,23 @@ def described() -> list[dict[str, Any]]:
                 # then no secure aggregation can hide single uploads from the server
                 "individual_uploads": bool(method.beyond_sums),
                 "why_individual": method.beyond_sums,
+                "engines_agree": _agreements(method),
             }
         )
     return found
+
+
+def _agreements(method: Method) -> dict[str, float | None]:
+    """The relative gaps that the tests of law 1 allow; null where Adam is refused."""
+    from shoal.part import FLOAT64_GAP
+
+    no_adam = any(part.displacement_memory for part in method.parts)
+    gaps = method.float32_gaps
+    return {
+        "float64": FLOAT64_GAP,
+        "float32": gaps.sgd,
+        "float32_adam": None if no_adam else gaps.adaptive,
+    }
 
 
 def _plain(value: Any) -> Any:

@@ -41,13 +41,36 @@ def middle(rows: Tensor) -> Tensor:
     return (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
 
 
+def shares(ordered: Tensor, cut: int) -> Tensor:
+    """What each of the sorted uploads between the cuts counts, from all their weights in order.
+
+    ``F_k = low / (low + high)`` counts at or below the k-th value, where ``low`` is the weight of
+    the ``k`` lowest times ``(k - cut) / k``, and ``high`` that of the ``m - k`` others times
+    ``(m - k - cut) / (m - k)``. ``F_k`` asks only who is below, so equal values may swap.
+
+    >>> shares(torch.tensor([[0.1], [0.2], [0.3], [0.4]]), 1).flatten().tolist()  # F_2 = .3
+    [0.30000001192092896, 0.699999988079071]
+    """
+    count = len(ordered)
+    if bool((ordered == ordered[0]).all()):
+        return ordered[cut : count - cut]
+    places = torch.arange(cut + 1, count - cut, dtype=ordered.dtype, device=ordered.device)
+    k = places.reshape(-1, *[1] * (ordered.dim() - 1))
+    below = ordered.cumsum(0)[cut : count - cut - 1]
+    low = below * (k - cut) / k
+    high = (1.0 - below).clamp_min(0.0) * (count - k - cut) / (count - k)
+    ends = torch.zeros_like(ordered[:1])
+    return torch.cat([ends, low / (low + high), ends + 1.0]).diff(dim=0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class CoordinateMedian(Part):
     """The median of every coordinate of the uploads.
 
     Yin et al., "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates", 2018.
 
-    Deviations: none. Weights are not used, and running statistics are averaged as ever.
+    Deviations: none. Weights are not used, so ties and the clients' order do not matter; running
+    statistics are averaged as ever.
     """
 
     individual_uploads: ClassVar[bool] = True
@@ -64,7 +87,11 @@ class TrimmedMean(Part):
     one half; 0 trims nothing and is the plain mean).
 
     Deviations: what is left is averaged with the run's weights; uniform ones, the catalog's
-    choice, are the paper's. Running statistics are averaged as ever.
+    choice, are the paper's. Unequal ones share the cut: at either end every upload that may be cut
+    loses its share by weight (see ``shares``), because a choice of one of two equal values, whose
+    weights differ, would be up to rounding. So the result moves no further than the uploads do, and
+    ties and the clients' order do not matter; what is extreme is out, whatever its weight. Running
+    statistics are averaged as ever.
     """
 
     share: float = 0.1
@@ -82,8 +109,8 @@ class TrimmedMean(Part):
         cut = int(self.share * count)
         if cut == 0:
             return uploads.delta
-        ordered, places = rows.sort(stable=True, dim=0)
-        weights = rows.new_tensor(uploads.weights)[places[cut : count - cut]]
+        ordered, places = rows.sort(dim=0)
+        weights = shares(rows.new_tensor(uploads.weights)[places], cut)
         return (weights * ordered[cut : count - cut]).sum(0) / weights.sum(0)
 
 
@@ -96,8 +123,24 @@ def krum_scores(rows: Tensor, byzantine: int) -> Tensor:
     count = rows.shape[0]
     nearest = min(count - 1, max(1, count - byzantine - 2))
     apart = torch.cdist(rows, rows, compute_mode="donot_use_mm_for_euclid_dist").square()
+    apart = torch.maximum(apart, apart.T)  # two that are each other's nearest tie to the bit
     others = apart.fill_diagonal_(float("inf")).sort(1).values
     return others[:, :nearest].sum(1)
+
+
+def lowest_scores(scores: Tensor, clients: Sequence[int], keep: int) -> list[int]:
+    """Places of the ``keep`` lowest scores; of those that are equal up to rounding at the edge, the
+    lower clients.
+
+    >>> lowest_scores(torch.tensor([0.3, 0.1, 0.1 + 1e-8, 0.0]), [4, 9, 7, 8], 2)
+    [2, 3]
+    """
+    edge = scores.sort().values[keep - 1]
+    slack = 64.0 * torch.finfo(scores.dtype).eps
+    sure = scores < edge * (1.0 - slack)
+    tied = (scores <= edge * (1.0 + slack)) & ~sure
+    lower = sorted(tied.nonzero().flatten().tolist(), key=clients.__getitem__)
+    return sorted(sure.nonzero().flatten().tolist() + lower[: keep - int(sure.sum())])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,8 +153,9 @@ class Krum(Part):
     ``m >= 2f + 3``), ``keep`` (1: Krum; more is Multi-Krum, None keeps ``m - f``).
 
     Deviations: in rounds too small for ``m - f - 2`` neighbours one is used. Several kept uploads
-    are averaged with the run's weights; uniform ones, the catalog's choice, are the paper's. Ties
-    go to the lower client. Running statistics are averaged as ever.
+    are averaged with the run's weights; uniform ones, the catalog's choice, are the paper's. Scores
+    that are equal up to rounding tie, and ties go to the lower client, in whatever order uploads
+    come; with one neighbour the closest two always tie. Running statistics are averaged as ever.
     """
 
     byzantine: int = 1
@@ -130,8 +174,8 @@ class Krum(Part):
         keep = max(1, count - self.byzantine) if self.keep is None else min(self.keep, count)
         if keep == count:
             return uploads.delta
-        best = krum_scores(rows, self.byzantine).sort(stable=True).indices[:keep].tolist()
-        share = sum(uploads.weights[i] for i in sorted(best))
+        best = lowest_scores(krum_scores(rows, self.byzantine), uploads.clients, keep)
+        share = sum(uploads.weights[i] for i in best)
         return scaled_mean(uploads, [(i in best) / share for i in range(count)])
 
 

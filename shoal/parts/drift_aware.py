@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from shoal.part import Part, Stepped
+from shoal.part import Gaps, Part, Stepped
 from shoal.parts.server_opt import Rule, second_moment
 from shoal.states import state
 from shoal.tree import Tree
@@ -60,6 +60,9 @@ class DriftAware(Part):
     base: Rule = "adam"
     v_init: float = 0.0
     disparity: Literal["moment", "v"] = "moment"
+
+    # a coordinate that hardly moved before has a small denominator: it repeats what rounding began
+    float32_gaps: ClassVar[Gaps] = Gaps(adaptive=1e-3)
 
     @property
     def _sums(self) -> bool:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from shoal.part import Part
-from shoal.parts.select import Measure, lowest, misfits, stacked
+from shoal.parts.select import Measure, lowest, misfits, rounding, stacked
 from shoal.question import question, sends, weighs_rows
 from shoal.states import state
 from shoal.tree import Tree
@@ -46,8 +46,9 @@ class ModelPerDrift(Part):
     drifted if ``best > reference + delta``, and then ``reference <- best`` (before training). The
     new model is a copy of the first drifted client's best. Each model that somebody uses is trained
     by all selected clients with data ever assigned to it, on all of these, weighed by their amount.
-    Jothimurugesan et al., "Federated Learning under Distributed Concept Drift" (FedDrift-Eager),
-    2023.
+    Scores that differ by rounding are equal: that is no drift, and the first of equal models is the
+    best. Jothimurugesan et al., "Federated Learning under Distributed Concept Drift"
+    (FedDrift-Eager), 2023.
 
     Parameters: ``delta`` (0.1), ``every`` (10; rounds of a time step), ``cap`` (3; most models, the
     number of concepts and one more), ``score`` (``accuracy``, as in the authors' code: the share of
@@ -82,10 +83,12 @@ class ModelPerDrift(Part):
         if not asked:
             return view.models, state
         answers = view.reach.ask(self.scores, stacked(view.models), asked)
-        best = torch.tensor([lowest(answer.tolist()) for answer in answers])
-        least = torch.tensor([min(answer.tolist()) for answer in answers], dtype=torch.float64)
+        best = torch.tensor([lowest(answer) for answer in answers])
+        found = torch.stack([answer[k] for answer, k in zip(answers, best, strict=True)])
+        least = found.to(torch.float64)
         rows = torch.tensor([row[client] for client in asked])
-        drifted = least > state.reference[rows] + self.delta
+        # a share of .3 is no more than .2 + .1, though the nearest float32 is
+        drifted = least > state.reference[rows] + self.delta + rounding(found)
         state = state._replace(
             reference=state.reference.index_copy(0, rows, least),
             drifted=state.drifted.index_copy(0, rows, drifted),
@@ -174,7 +177,7 @@ class ModelPerDrift(Part):
         idle = [k for k in range(models) if not bool((state.current == k).any())]
         seen = [(state.history == k).any(0).nonzero() for k in idle]
         last = [int(found.max()) if len(found) else NONE for found in seen]
-        return idle[lowest(last)] if idle else NONE
+        return min(zip(last, idle, strict=True))[1] if idle else NONE
 
 
 def _doubled(state: Assignments) -> Assignments:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from shoal.part import Part
+from shoal.parts.select import rounding
 from shoal.states import state
 from shoal.tree import Tree
 from shoal.view import View
@@ -22,7 +23,8 @@ class Progress(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class EarlyStop(Part):
-    """After epoch e, stop if ``l_{e-1} - l_e < gamma / e`` (strictly), l the validation loss.
+    """After epoch e, stop if ``l_{e-1} - l_e < gamma / e`` (strictly, by more than rounding), l the
+    validation loss.
 
     Panchal et al., "Flash: Concept Drift Adaptation in Federated Learning", 2023, Algorithm 1,
     lines 5 to 15. Parameters: ``gamma`` (0.04; None never stops), ``l0``: the first comparison is
@@ -65,4 +67,6 @@ class EarlyStop(Part):
     def stop(self, view: View) -> Tensor:
         if self.gamma is None:
             return torch.zeros((), dtype=torch.bool)
-        return view.scratch.before - view.scratch.now < self.gamma / (view.epoch + 1)
+        before, now = view.scratch
+        # at equality, as with gamma 0 where nothing changes, rounding must not decide
+        return before - now < self.gamma / (view.epoch + 1) - rounding(before)

@@ -11,7 +11,7 @@ from torch import Tensor
 from shoal import rng
 from shoal.layout import Layout
 from shoal.models.generator import generated, generator_task, sample_shape
-from shoal.part import Sent, Stepped
+from shoal.part import Gaps, Sent, Stepped
 from shoal.parts.descent import minimised, normals, source
 from shoal.parts.inversion import HIDDEN, Inversion, inversion_loss, watched_statistics
 from shoal.parts.tasks import TaskPart
@@ -106,6 +106,8 @@ class ReplayGenerator(TaskPart):
 
     reduction: ClassVar[Reduction] = Reduction.SUM
     payload_once: ClassVar[Literal["round", "stage"]] = "stage"
+    # distillation from the model that training starts at has no gradient but rounding's
+    float32_gaps: ClassVar[Gaps] = Gaps(adaptive=5e-2)
 
     @property
     def train_data(self) -> bool:

@@ -29,6 +29,10 @@ class Adam(Part):
     Parameters: ``beta1`` (0.9), ``beta2`` (0.999), ``epsilon`` (1e-8, outside the root),
     ``weight_decay`` (0), ``clip`` (none). State is fresh every round.
 
+    Where a gradient is zero but for rounding, ``|g|`` of about 1e-8 in float32 is of epsilon's size
+    and the step may be rounding's: engines then agree less than with SGD (``Part.float32_gaps``
+    says how much, and ``shoal methods NAME``). In float64 such steps are 1e-9 of others.
+
     Deviations: none from ``torch.optim.Adam`` and ``AdamW`` at their defaults.
     """
 

@@ -41,13 +41,20 @@ def misfits(view: View, bank: Tree, measure: Measure) -> Tensor:
     return torch.stack(out)
 
 
-def lowest(values: Sequence[float]) -> int:
-    """The first index of the least value.
+def rounding(values: Tensor) -> Tensor:
+    """What may be rounding in losses or shares: four units in the last place, of 1 at least."""
+    return 4.0 * torch.finfo(values.dtype).eps * values.abs().clamp_min(1.0)
 
-    >>> lowest([2.0, 1.0, 1.0])
-    1
+
+def lowest(values: Tensor) -> int:
+    """The first index of the least value; values equal up to rounding tie, and NaN is no value.
+
+    >>> lowest(torch.tensor([float("nan"), 2.0, 1.0 + 1e-7, 1.0]))
+    2
     """
-    return min(range(len(values)), key=values.__getitem__)
+    values = values.nan_to_num(nan=float("inf"), posinf=float("inf"))
+    least = values.min()
+    return int((values <= least + rounding(least)).nonzero()[0])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +62,9 @@ class BestOfBank(Part):
     """``k`` global models; a client trains the one with the least mean training loss.
 
     Mansour et al., "Three Approaches for Personalization with Applications to Federated Learning"
-    (HypCluster), 2020. Ties go to the lowest index; each model takes the mean of its trainers, and
-    one without trainers stays as it is. A client is served the model it would train.
+    (HypCluster), 2020. Ties, up to rounding, go to the lowest index; each model takes the mean of
+    its trainers, and one without trainers stays as it is. A client is served the model it would
+    train.
 
     Parameters: ``k`` (2; not stated in the FLASH paper).
 
@@ -79,13 +87,13 @@ class BestOfBank(Part):
     def route(self, view: ServerView) -> Sequence[Job]:
         answers = view.reach.ask(self.losses, stacked(view.models), view.cohort)
         pairs = zip(view.cohort, answers, strict=True)
-        return [Job(client, lowest(losses.tolist())) for client, losses in pairs]
+        return [Job(client, lowest(losses)) for client, losses in pairs]
 
     def serve(self, view: ServerView, client: int | None, memory: Tree) -> Tensor | Model:
         if client is None:
             return view.models[0]
         (losses,) = view.reach.ask(self.losses, stacked(view.models), [client])
-        return view.models[lowest(losses.tolist())]
+        return view.models[lowest(losses)]
 
     @question
     @weighs_rows

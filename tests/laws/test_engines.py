@@ -1,4 +1,8 @@
-"""Law 1: every engine gives the cohorts of the reference exactly and its weights to 1e-5."""
+"""Law 1: every engine gives the cohorts of the reference exactly and its weights to 1e-5.
+
+To 1e-9 in float64, for every method of the catalog; in float32 as near as the method says, which
+with Adam as local optimiser may be less than with SGD.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,12 @@ import torch
 from support import SmallWorld, play, settings_for, small_task
 
 from shoal import catalog
+from shoal.engines.choose import resolved_engine
 from shoal.engines.loop import Loop
 from shoal.engines.stacked.engine import Stacked
+from shoal.errors import UserError
 from shoal.method import Method
-from shoal.part import Part
+from shoal.part import FLOAT64_GAP, Part
 from shoal.parts.local_adam import Adam
 from shoal.parts.local_sgd import Sgd
 from shoal.view import GradFn, View
@@ -39,18 +45,51 @@ def gap(a: torch.Tensor, b: torch.Tensor) -> float:
     return float((a - b).norm() / b.norm())
 
 
-@pytest.mark.parametrize("dtype,limit", [(torch.float32, 1e-5), (torch.float64, 1e-12)])
-@pytest.mark.parametrize("name", [*catalog.METHODS, *COMPOSED])
-def test_stacked_equals_loop(name: str, dtype: torch.dtype, limit: float) -> None:
-    method = method_named(name)
-    if method.eager_reason:
-        pytest.skip(method.eager_reason)
+NAMES = [*catalog.METHODS, *COMPOSED]
+EAGER = [name for name in NAMES if method_named(name).eager_reason]
+BOTH = [name for name in NAMES if name not in EAGER]
+WITHOUT_ADAM = [n for n in BOTH if any(p.displacement_memory for p in method_named(n).parts)]
+BITS = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["32", "64"])
+
+
+@pytest.mark.parametrize("name", EAGER)
+def test_what_cannot_be_stacked_is_refused(name: str) -> None:
+    with pytest.raises(UserError, match="cannot be stacked"):
+        resolved_engine("stacked", method_named(name))
+
+
+@pytest.mark.parametrize("name", WITHOUT_ADAM)
+def test_what_does_not_go_with_adam_is_refused(name: str) -> None:
+    with pytest.raises(UserError, match="local.optimizer"):
+        method_named(name).check_optimizer(adaptive=True)
+
+
+@BITS
+@pytest.mark.parametrize("name", BOTH)
+def test_stacked_equals_loop(name: str, dtype: torch.dtype) -> None:
+    gaps = method_named(name).float32_gaps
+    engines_agree(name, dtype, None, gaps.sgd if dtype == torch.float32 else 1e-12)
+
+
+@BITS
+@pytest.mark.parametrize("name", sorted({*BOTH} - {*WITHOUT_ADAM, *COMPOSED}))
+def test_stacked_equals_loop_with_adam(name: str, dtype: torch.dtype) -> None:
+    """On rows with a feature that is always 0 and one that hardly ever is anything."""
+    gaps = method_named(name).float32_gaps
+    limit = gaps.adaptive if dtype == torch.float32 else FLOAT64_GAP
+    engines_agree(name, dtype, Adam(decoupled=True, weight_decay=0.01), limit)
+
+
+def engines_agree(name: str, dtype: torch.dtype, optimizer: Part | None, limit: float) -> None:
     world = SmallWorld(shifts=SHIFTS, dtype=dtype)
-    settings = settings_for(
-        method, world, small_task(world=world, dtype=dtype), participation=2, batch=4
-    )
-    _, slow_reports, slow = play(settings, Loop(), 5)
-    _, fast_reports, fast = play(settings, Stacked(), 5)
+    if optimizer is not None:
+        world.pool.x[:, :2] *= torch.tensor([0.0, 1e-7], dtype=dtype)  # type: ignore[attr-defined]
+    task = small_task(world=world, dtype=dtype)
+    rate = 0.1 if optimizer is None else 0.02
+    method = method_named(name)
+    settings = settings_for(method, world, task, optimizer, participation=2, rate=rate)
+    _, slow_reports, slow = play(settings, Loop(), 3)
+    _, fast_reports, fast = play(settings, Stacked(), 3)
     for a, b in zip(slow_reports, fast_reports, strict=True):
         assert (a.cohort, a.accepted, a.steps, a.samples, a.epochs) == (
             b.cohort,
@@ -60,7 +99,7 @@ def test_stacked_equals_loop(name: str, dtype: torch.dtype, limit: float) -> Non
             b.epochs,
         )
     # three rounds, as the law says; drift of rounding makes later rounds meaningless in float32
-    for a, b in zip(slow[:3], fast[:3], strict=True):
+    for a, b in zip(slow, fast, strict=True):
         assert gap(b, a) < limit
 
 

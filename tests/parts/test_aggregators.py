@@ -84,8 +84,11 @@ def test_by_hand() -> None:
 def test_weights_count_among_what_is_kept() -> None:
     weights = [1.0, 1.0, 2.0, 5.0, 1.0]
     found = combined(TrimmedMean(share=0.2), ROWS, weights)
+    # at or below the second value: low = 2/2, high = 8 * 2/3; the third: low = 4 * 2/3, high = 6/2
+    second, third = 3 / 19, 8 / 17
+    shares = torch.tensor([second, third - second, 1 - third], dtype=DOUBLE)
+    torch.testing.assert_close(found, shares @ ROWS[1:4])
     expected = torch.tensor([2.0 + 6.0 + 20.0, 0.0 + 2.0 + 10.0], dtype=DOUBLE) / 8.0
-    torch.testing.assert_close(found, expected)
     found = combined(Krum(byzantine=1, keep=3), ROWS, weights)
     torch.testing.assert_close(found, expected)
 
