@@ -38,6 +38,22 @@ def concerning(key: str) -> Iterator[None]:
         raise
 
 
+def shown(text: object, most: int | None = None) -> str:
+    """Text from elsewhere as a terminal may have it: what is not printable is written out, so that
+    no name moves the cursor, changes colours or fakes a line.
+
+    >>> shown("eve\x1b[2J\u202e")
+    'eve\\x1b[2J\\u202e'
+    >>> shown("abcdef", most=4)
+    'abcd...'
+    """
+    whole = str(text)
+    kept = whole if most is None or len(whole) <= most else f"{whole[:most]}..."
+    if kept.isprintable():
+        return kept
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in kept)
+
+
 def suggestion(name: object, known: Iterable[str]) -> str:
     """The nearest right name, or all of them when none is near.
 

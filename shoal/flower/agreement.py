@@ -22,6 +22,8 @@ from shoal.config.method import complete
 from shoal.config.old_defaults import filled
 from shoal.data.sources import Dataset
 from shoal.errors import UserError
+from shoal.flower.bounds import Bounds
+from shoal.flower.bounds import from_values as bounded
 from shoal.flower.privacy import Privacy, from_values
 from shoal.flower.secure import Secure
 from shoal.flower.secure import from_values as secured
@@ -32,7 +34,7 @@ from shoal.worlds.base import Moment, World
 
 # What a run may say differently on each side, or what only simulations have.
 APART = ("data", "world", "engine", "device", "checkpoint", "evaluate", "problem", "guard")
-PROTECTED = ("privacy", "secure")
+PROTECTED = ("privacy", "secure", "bounds")
 ANYBODY = 1_000_000
 
 
@@ -62,6 +64,7 @@ class Agreement:
     config: Config
     privacy: Privacy | None = None
     secure: Secure | None = None
+    bounds: Bounds | None = None  # None: the defaults, unsaid, as in version 0.1
 
     @property
     def _of_0_1(self) -> bool:
@@ -86,7 +89,7 @@ class Agreement:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def _private(self) -> dict[str, Any]:
-        kept = {"privacy": self.privacy, "secure": self.secure}
+        kept = {"privacy": self.privacy, "secure": self.secure, "bounds": self.bounds}
         return {name: rule.plain() for name, rule in kept.items() if rule is not None}
 
     @property
@@ -113,7 +116,7 @@ class Agreement:
             stats = plan.initial.stats.numel()
             self.privacy.check(plan.settings.method, stats, config.participation)
         if self.secure is not None:
-            self.secure.check(plan.settings.method, config.guard.norm)
+            self.secure.check(plan.settings.method, config.guard.norm, self.bounds)
         return plan
 
     def write(self, path: Path) -> None:
@@ -128,7 +131,7 @@ def load(path: Path) -> Agreement:
     values, _ = read(path)
     if not {"expects", "config"} <= set(values) <= {"expects", "config", *PROTECTED}:
         raise UserError(f"{path} is no agreement: it needs the keys expects and config, and may "
-                        "have privacy and secure (shoal flower new writes one)")  # fmt: skip
+                        "have privacy, secure, bounds (shoal flower new writes one)")  # fmt: skip
     if not isinstance(values["config"], dict):
         raise UserError(f"{path}: config must be a mapping of keys to values")
     if {"data", "world", "problem"} & set(values["config"]):
@@ -136,8 +139,9 @@ def load(path: Path) -> Agreement:
                         "their own data")  # fmt: skip
     private = from_values(values["privacy"]) if values.get("privacy") is not None else None
     secure = secured(values["secure"]) if values.get("secure") is not None else None
+    bounds = bounded(values["bounds"]) if values.get("bounds") is not None else None
     expects = _expects(values["expects"], path)
-    return Agreement(expects, from_mapping(values["config"]), private, secure)
+    return Agreement(expects, from_mapping(values["config"]), private, secure, bounds)
 
 
 def _expects(values: Any, path: Path) -> Expects:

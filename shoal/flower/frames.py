@@ -11,6 +11,7 @@ from shoal.flower import wire
 from shoal.flower.wire import Vocabulary, WireError
 from shoal.tree import Tree
 
+LONGEST = 4096  # characters of a text; keys are below 300
 Ints = tuple[int, ...]
 Floats = tuple[float, ...]
 
@@ -222,4 +223,10 @@ def _is(value: Any, plain: type) -> bool:
         return type(value) in (int, float) and abs(value) < 1e300
     if plain is int:
         return type(value) is int and abs(value) < 1 << 63
+    if plain is str:  # half of a surrogate pair has no bytes, so it is no text
+        return type(value) is str and len(value) <= LONGEST and not any(map(_half, value))
     return type(value) is plain
+
+
+def _half(character: str) -> bool:
+    return "\ud800" <= character <= "\udfff"

@@ -9,8 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from shoal.errors import shown
 from shoal.rundir import dump_json, write_text
 
+LONGEST = 300  # characters of a reason
 Say = Callable[[str], None]
 
 
@@ -21,6 +23,8 @@ class Ledger:
         self.folder, self.say = folder, say
         self.names: dict[int, str] = {}
         self.counts: dict[int, Counter[str]] = {}
+        self.last: dict[int, str] = {}  # why a member's reply was refused last
+        self.pending: list[dict[str, Any]] = []  # refusals that no round's record has yet
         self._read()
 
     def _read(self) -> None:
@@ -32,12 +36,15 @@ class Ledger:
         for member, entry in kept.items():
             self.names[int(member)] = entry["name"]
             self.counts[int(member)] = Counter(entry["counts"])
+            if "last_refused" in entry:
+                self.last[int(member)] = entry["last_refused"]
 
     def name(self, member: int) -> str:
         return self.names.get(member, f"member {member}")
 
     def event(self, kind: str, text: str, **more: Any) -> None:
         """One line for the log, one for the person who watches."""
+        text = shown(text)
         line = {"time": round(time.time(), 3), "event": kind, "text": text, **more}
         with (self.folder / "events.jsonl").open("a", encoding="utf-8") as file:
             file.write(dump_json(line) + "\n")
@@ -47,10 +54,18 @@ class Ledger:
         self.counts.setdefault(member, Counter())[what] += 1
 
     def refused(self, member: int, reason: str, round: int) -> None:
+        reason = shown(reason, LONGEST)
         if member >= 0:  # a node that has not said who it is has no number
             self.count(member, "refused")
+            self.last[member] = reason
+            self.pending.append({"client": member, "reason": reason})
         text = f"round {round}: refused an upload of {self.name(member)}: {reason}"
         self.event("refused", text, member=member, name=self.name(member), reason=reason)
+
+    def refusals(self) -> list[dict[str, Any]]:
+        """Those since the last record of a round, attempts that failed included."""
+        found, self.pending = self.pending, []
+        return found
 
     def report(self) -> dict[str, Any]:
         """Every member's counts and the rate at which its uploads were refused."""
@@ -62,6 +77,7 @@ class Ledger:
                 "name": self.name(member),
                 "refused_rate": round(rate, 4),
                 "counts": dict(sorted(counts.items())),
+                **({"last_refused": self.last[member]} if member in self.last else {}),
             }
         return found
 

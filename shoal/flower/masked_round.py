@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
-import torch
 from flwr.common.secure_aggregation.crypto.shamir import combine_shares
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key, public_key_to_bytes
 from torch import Tensor
 
 from shoal import tree
-from shoal.flower import masks
+from shoal.flower import fence, masks
+from shoal.flower.fence import judged
 from shoal.flower.frames import Done, Down, Keys, KeysPlease, Opened, Peers, Shares, Unmask
 from shoal.flower.post import Address, Post
 from shoal.flower.secure import Secure
@@ -52,24 +52,34 @@ class MaskedRound:
     where: Callable[[int], Address | None]
     ticket: int
 
-    def _exchange(self, sent: dict[int, Down], accept: type[Reply]) -> dict[int, Reply]:
+    def _exchange(
+        self, sent: dict[int, Down], accept: type[Reply], judge: Callable[[Reply], str]
+    ) -> dict[int, Reply]:
+        """Replies that came in time and are what they should be."""
         places = {member: self.where(member) for member in sent}
         orders = {place: sent[member] for member, place in places.items() if place is not None}
         found = self.post.exchange(orders, accept)
-        return {m: f for m, f in found.items() if isinstance(f, accept)}
+        replies: dict[int, Reply] = {m: f for m, f in found.items() if isinstance(f, accept)}
+        for member, frame in list(replies.items()):
+            reason = judged(judge, frame)
+            if reason:
+                self.post.ledger.refused(member, reason, self.post.round)
+                del replies[member]
+        return replies
 
     def seal(self, members: Sequence[int]) -> Sealed:
         """The first two exchanges."""
         nonce = self.post.nonce
-        keys = self._exchange({m: KeysPlease(nonce(), m, self.ticket) for m in members}, Keys)
+        please = {m: KeysPlease(nonce(), m, self.ticket) for m in members}
+        keys = self._exchange(dict(please), Keys, fence.keys)
         first = tuple(sorted(keys))
         self._enough(first, self.secure.at_least, "made keys")
         publics = tuple(keys[m].mask for m in first), tuple(keys[m].seal for m in first)
         sent = {m: Peers(nonce(), m, self.ticket, first, *publics) for m in first}
         shares: dict[int, dict[int, Tensor]] = {}
-        for member, reply in self._exchange(dict(sent), Shares).items():
-            if isinstance(reply.sealed, tuple) and len(reply.sealed) == len(first):
-                shares[member] = dict(zip(first, reply.sealed, strict=True))
+        whole: Callable[[Shares], str] = lambda f: fence.shares(f, len(first))  # noqa: E731
+        for member, reply in self._exchange(dict(sent), Shares, whole).items():
+            shares[member] = dict(zip(first, reply.sealed, strict=True))
         second, threshold = tuple(sorted(shares)), self.secure.threshold(len(first))
         self._enough(second, threshold, "shared their secrets")
         known = {m: masks.unpacked(keys[m].mask) for m in second}
@@ -80,8 +90,8 @@ class MaskedRound:
         alive = tuple(sorted(done))
         self._enough(alive, sealed.threshold, "sent an upload")
         asked = {m: Unmask(self.post.nonce(), m, self.ticket, alive) for m in alive}
-        found = self._exchange(dict(asked), Opened)
-        fits = {m: f.shares for m, f in found.items() if _fits(f.shares, sealed)}
+        whole: Callable[[Opened], str] = lambda f: fence.shares(f, len(sealed.members))  # noqa: E731
+        fits = {m: f.shares for m, f in self._exchange(dict(asked), Opened, whole).items()}
         self._enough(tuple(fits), sealed.threshold, "helped to open the sum")
         uploads = [_leaves(done[m]) for m in alive]
         words = masks.joined(uploads[0])
@@ -110,7 +120,7 @@ class MaskedRound:
                 for peer in alive:
                     other = bytes_to_public_key(sealed.keys[peer])
                     left = left + masks.pair_mask(key, other, peer < member, size)
-        except ValueError:
+        except Exception:  # shares are any bytes that members send
             raise NoSumError(f"the shares of {self.post.ledger.name(member)}'s secret do not fit "
                              "together") from None  # fmt: skip
         return left
@@ -123,12 +133,3 @@ class MaskedRound:
 
 def _leaves(done: Done) -> list[Tensor]:
     return [done.delta, done.stats, *tree.leaves(done.payloads)]
-
-
-def _fits(shares: object, sealed: Sealed) -> bool:
-    whole = isinstance(shares, tuple) and len(shares) == len(sealed.members)
-    return whole and all(_is_share(share) for share in shares)  # type: ignore[attr-defined]
-
-
-def _is_share(share: object) -> bool:
-    return isinstance(share, Tensor) and share.dtype == torch.uint8 and share.dim() == 1

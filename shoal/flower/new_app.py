@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from shoal.config import Config
@@ -10,6 +11,7 @@ from shoal.config.build import build
 from shoal.config.subject import dataset_of
 from shoal.errors import UserError
 from shoal.flower.agreement import Agreement, Expects
+from shoal.flower.bounds import Bounds
 from shoal.flower.rules import Rules
 from shoal.flower.secure import Secure
 from shoal.rundir import dump_yaml, write_text
@@ -93,8 +95,12 @@ def write_app(
     name = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-") or "federation"
     package = name.replace("-", "_")
     today = config.model_copy(update={"format": 2})
-    agreed = Agreement(expects or expected_of(config), today, secure=secure)
+    agreed = Agreement(expects or expected_of(config), today, secure=secure, bounds=Bounds())
     plan = agreed.plan()  # every check that can fail fails here
+    if secure is None:  # a sum hides how long each upload is
+        limits = Bounds().filled(plan.initial.theta, None)
+        norm = float(f"{limits.norm:.4g}")
+        agreed = replace(agreed, bounds=Bounds(norm=norm, payload=float(f"{limits.payload:.4g}")))
     inside = folder / package
     inside.mkdir(parents=True)
     settings = {**(rules or Rules()).plain(), "out": ""}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,9 +16,12 @@ from shoal import tree
 from shoal.engines import api as base
 from shoal.engines.client_round import Program
 from shoal.engines.loop import question_view, train_one
+from shoal.errors import UserError, shown
 from shoal.flower import frames, wire
 from shoal.flower.agreement import Agreement
+from shoal.flower.bounds import Bounds
 from shoal.flower.cannot import CannotError
+from shoal.flower.fence import NAME, WORST
 from shoal.flower.frames import (
     Answer,
     Card,
@@ -64,6 +68,13 @@ class Node:
 
     def __post_init__(self) -> None:
         plan = self.agreement.plan()
+        most = (self.agreement.bounds or Bounds()).rows
+        if len(self.data.train) > most:
+            raise UserError(f"this member has {len(self.data.train):,} rows, and bounds.rows of "
+                            f"the agreement allows {most:,}")  # fmt: skip
+        if not 0 < len(self.name) <= NAME or not self.name.isprintable():
+            raise UserError(f"--name {self.name!r} must have 1 to {NAME} characters that can be "
+                            "printed")  # fmt: skip
         self.program = plan.settings.program
         self.words = vocabulary(self.program.method)
         self.disk = MemoryDisk(self.home / "memory", self.words)
@@ -86,7 +97,11 @@ class Node:
                 nonce = getattr(frame, "nonce", "")
                 answer: Frame = self._handle(frame)
             except (CannotError, WireError) as error:
-                answer = Sorry(nonce, str(error))
+                answer = Sorry(nonce, shown(error, frames.LONGEST // 2))
+            except Exception as error:  # a message of others must not end this member
+                traceback.print_exc()
+                told = f"its own error, {type(error).__name__}: {error}"
+                answer = Sorry(nonce, shown(told, frames.LONGEST // 2))
             packed = frames.pack(answer)
             return packed, self.key.sign(packed)
 
@@ -236,7 +251,7 @@ class Node:
         if self.data.validation is None:
             return -1.0, 0.0
         scores = evaluate(self.program.task, model, self.data.validation)
-        loss = scores.loss if math.isfinite(scores.loss) else 1e30
+        loss = max(-WORST, min(scores.loss, WORST)) if math.isfinite(scores.loss) else WORST
         return (-1.0 if scores.accuracy is None else scores.accuracy), loss
 
     def _ask(self, frame: Order, order: base.Order) -> Answer:

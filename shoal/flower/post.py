@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from flwr.app import Array, ArrayRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
+from shoal.errors import shown
 from shoal.flower import frames, wire
 from shoal.flower.frames import Card, Down, Frame, Order, Sorry
 from shoal.flower.keys import signed_by
@@ -144,6 +145,8 @@ class Post:
                 found.append((sent, self._believed(sent, reply, accept)))
             except WireError as error:
                 self._refuse(sent, str(error))
+            except Exception as error:  # whatever a member has thought of
+                self._refuse(sent, f"it cannot be read ({type(error).__name__})")
         return found
 
     def collect_late(self) -> set[int]:
@@ -180,7 +183,7 @@ class Post:
         if not signed_by(public, blob, signature):
             raise WireError("not signed with the member's key")
         if isinstance(frame, Sorry):  # without a nonce if the node could not read the order
-            raise WireError(f"the node says: {frame.reason[:200]}")
+            raise WireError(f"the node says: {shown(frame.reason, 200)}")
         if getattr(frame, "nonce", "") != sent.nonce:
             raise WireError("a reply to another order (replayed)")
         if not isinstance(frame, accept):

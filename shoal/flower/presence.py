@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from flwr.serverapp import Grid
 from torch import Tensor
 
 from shoal.errors import UserError
+from shoal.flower.fence import judged
 from shoal.flower.frames import Card, Hello
 from shoal.flower.keys import fingerprint
-from shoal.flower.ledger import Ledger
 from shoal.flower.post import Address, Post
 from shoal.flower.roster import Entry, Roster
 from shoal.flower.rules import Rules
@@ -40,9 +40,16 @@ class Presence:
     """Members that are here, told apart by their keys; asked for their card when they arrive."""
 
     def __init__(
-        self, post: Post, roster: Roster, ledger: Ledger, rules: Rules, digest: str, initial: Tensor
+        self,
+        post: Post,
+        roster: Roster,
+        rules: Rules,
+        judge: Callable[[Card], str],
+        digest: str,
+        initial: Tensor,
     ) -> None:
-        self.post, self.roster, self.ledger, self.rules = post, roster, ledger, rules
+        self.post, self.roster, self.rules, self.judge = post, roster, rules, judge
+        self.ledger = post.ledger
         self.digest, self.initial = digest, initial
         self.here: dict[int, Address] = {}
         self.cards: dict[int, Card] = {}
@@ -90,12 +97,14 @@ class Presence:
         """The member that Flower has authenticated behind a node."""
         return None if self.rules.insecure else self.roster.by_key(seen.public)
 
-    def missed(self, members: Sequence[int]) -> None:
-        """Members that did not answer an order in time."""
+    def missed(
+        self, members: Iterable[int], how: str = "did not answer in time and counts as gone"
+    ) -> None:
+        """Members that did not answer an order in time, or not well."""
         for member in members:
             self.silent[member] = self.silent.get(member, 0) + 1
             if self.silent[member] >= self.rules.absent_after and member in self.here:
-                self._left(member, "did not answer in time and counts as gone")
+                self._left(member, how)
 
     def heard(self, members: Sequence[int]) -> None:
         for member in members:
@@ -138,6 +147,10 @@ class Presence:
             self._join(address, cards[address])
 
     def _join(self, address: Address, card: Card) -> None:
+        reason = judged(self.judge, card)
+        if reason:
+            self.ledger.refused(address.member, reason, self.post.round)
+            return
         entry = self.roster.by_key(card.public.encode())
         if address.public and (entry is None or entry.member != address.member):
             self.ledger.refused(address.member, "another member's key", self.post.round)
@@ -153,9 +166,6 @@ class Presence:
             member in self.cards or self.ledger.counts.get(member, Counter())["arrivals"] > 0
         )
         self.ledger.names[member] = entry.name
-        if not card.rows > 0:
-            self.ledger.refused(member, "it has no data", self.post.round)
-            return
         moved = self.here.get(member) is not None
         self.here[member] = Address(member, address.node, entry.public)
         self._owner[address.node] = member

@@ -6,10 +6,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+import httpx
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
+from shoal.errors import shown
+
 PATIENCE = 10.0  # seconds for an upload that has begun to arrive
+PIECES, PIECE = 64, 1 << 20  # objects of a reply: a few, and one of Flower's chunks a megabyte
 GONE = (3, 4, 5)  # Flower's codes for messages and nodes that are unavailable
 
 
@@ -46,10 +50,15 @@ def pull_bounded(grid: Grid, ids: Sequence[str], limit: int) -> Iterator[Reply]:
         to = head.metadata.reply_to_message_id
         try:
             yield _reply(_pulled(grid, client, head.metadata.message_id, tree, limit))
+        except httpx.HTTPError:
+            raise  # the SuperLink's, no member's
         except TooLongError as error:
             yield Reply(to, head.metadata.src_node_id, error=str(error))
         except ObjectPullError:
             yield Reply(to, head.metadata.src_node_id, error="its upload was broken off", gone=True)
+        except Exception as error:  # pieces that are no message, of whatever kind
+            why = f"pieces that are no message ({type(error).__name__})"
+            yield Reply(to, head.metadata.src_node_id, error=why)
 
 
 def _pulled(grid: Grid, client: object, identity: str, tree: object, limit: int) -> Message:
@@ -64,7 +73,9 @@ def _pulled(grid: Grid, client: object, identity: str, tree: object, limit: int)
     contents: dict[str, bytes] = {}
     total = 0
     try:
-        for item in iterate_object_tree(tree):  # type: ignore[arg-type]
+        for count, item in enumerate(iterate_object_tree(tree), 1):  # type: ignore[arg-type]
+            if count > PIECES + limit // PIECE:
+                raise TooLongError(f"more than {PIECES + limit // PIECE} pieces")
             contents[item.object_id] = _object(pull, item.object_id)
             total += len(contents[item.object_id])
             if total > limit + (64 << 10):  # Flower's own headers
@@ -72,7 +83,9 @@ def _pulled(grid: Grid, client: object, identity: str, tree: object, limit: int)
     finally:
         confirm = ConfirmMessageReceivedRequest(node=node, run_id=run, message_object_id=identity)
         client.ConfirmMessageReceived(confirm)  # type: ignore[attr-defined]
-    message: Message = inflate_object_from_contents(identity, contents)  # type: ignore[assignment]
+    message = inflate_object_from_contents(identity, contents)
+    if not isinstance(message, Message):
+        raise TypeError("another object than a message")
     message.metadata.__dict__["_message_id"] = identity
     return message
 
@@ -101,4 +114,4 @@ def _reply(message: Message) -> Reply:
 
 def _sentence(message: Message) -> str:
     error = message.error
-    return f"{error.reason or 'no reply'} (Flower error {error.code})"
+    return f"{shown(error.reason, 200) or 'no reply'} (Flower error {error.code})"

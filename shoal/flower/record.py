@@ -50,7 +50,7 @@ class Books:
                 "by_member": {str(m): pair[0] for m, pair in sorted(scores.items())},
             },
             **report.costs(),
-            "rejected": [{"client": r.client, "reason": r.reason} for r in report.rejected],
+            "rejected": server.ledger.refusals(),
             "seconds": round(seconds, 3),
         }
         if server.account is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import median_low
 
 from shoal.federation import Federation
 
@@ -29,7 +30,8 @@ def mean_accuracy(scores: Scores, rows: Callable[[int], int]) -> float | None:
 class Watch:
     """Remembers the best state of a session, and says when a model is worse than it by too much.
 
-    Only members that judged both are compared, so that who came or left does not decide.
+    Only members that judged both are compared, so that who came or left does not decide. Every
+    member has one vote, however many rows it says that it judges with, and more than half decide.
     """
 
     def __init__(self, allowed: float) -> None:
@@ -43,17 +45,18 @@ class Watch:
     def judge(
         self, federation: Federation, scores: Scores, rows: Callable[[int], int]
     ) -> float | None:
-        """How much worse ``federation`` is than the best, if that is too much."""
+        """How much worse ``federation`` is than the best, if more than half find it too much: what
+        the one says that finds the median worse (of two, the lesser)."""
         if not self.allowed or not scores:
             return None
         if self.good is None:
             self.good = Good(federation, scores)
             return None
-        both = set(scores) & set(self.good.scores)
-        now = mean_accuracy({m: scores[m] for m in both}, rows)
-        then = mean_accuracy({m: self.good.scores[m] for m in both}, rows)
-        if now is None or then is None:
+        then = self.good.scores
+        votes = [then[m][0] - scores[m][0] for m in set(scores) & set(then) if rows(m)]
+        if not votes:
             return None
-        if now >= then:
+        if sum(votes) <= 0:
             self.good = Good(federation, scores)
-        return then - now if then - now > self.allowed else None
+        worse = median_low(votes)
+        return worse if worse > self.allowed else None

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shoal.errors import UserError
 from shoal.method import Method
+
+if TYPE_CHECKING:
+    from shoal.flower.bounds import Bounds
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class Secure:
         """
         return max(self.at_least, members // 2 + 1)
 
-    def check(self, method: Method, norm: float | None) -> None:
+    def check(self, method: Method, norm: float | None, bounds: Bounds | None = None) -> None:
         """Refuse what cannot work on a sum."""
         if method.beyond_sums:
             raise UserError(f"secure: method {method.name!r} needs single uploads or answers "
@@ -45,6 +48,9 @@ class Secure:
         if norm is not None:
             raise UserError("secure: guard.norm bounds every upload by itself, and a sum hides "
                             "them; set guard.norm to null")  # fmt: skip
+        if bounds is not None and (bounds.norm is not None or bounds.payload is not None):
+            raise UserError("secure: bounds.norm and bounds.payload are of every upload by itself, "
+                            "and a sum hides them; leave them out")  # fmt: skip
 
     def plain(self) -> dict[str, Any]:
         return asdict(self)

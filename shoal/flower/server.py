@@ -18,12 +18,15 @@ from shoal import checkpoint
 from shoal.errors import UserError
 from shoal.federation import Federation, Settings
 from shoal.flower.agreement import Agreement
+from shoal.flower.bounds import Bounds
 from shoal.flower.engine import GridEngine, SilentError
+from shoal.flower.fence import Fence
 from shoal.flower.layout import LOCK
 from shoal.flower.ledger import Ledger
 from shoal.flower.live_world import LiveWorld
 from shoal.flower.post import Post
 from shoal.flower.presence import Presence
+from shoal.flower.pretend import Pretended
 from shoal.flower.privacy import Account, Privacy, said
 from shoal.flower.record import Books
 from shoal.flower.rollback import Watch
@@ -72,10 +75,18 @@ class Server:
         size *= 1 if secure is None else 2  # masked numbers have 64 bits
         self.post = Post(self.grid, self.rules, self.ledger, words, size)
         roster = Roster(self.folder / "roster.json")
-        self.presence = Presence(
-            self.post, roster, self.ledger, self.rules, self.agreement.digest, initial.theta
+        limits = (self.agreement.bounds or Bounds()).filled(initial.theta, self.agreement.privacy)
+        fence = Fence(
+            limits,
+            self.rules.norm_factor,
+            lambda member: self.presence.rows(member),
+            Pretended(self.agreement.expects),
+            secure is not None,
         )
-        self.engine = GridEngine(self.post, self.presence.where, self.presence.rows, secure=secure)
+        self.presence = Presence(
+            self.post, roster, self.rules, fence.card, self.agreement.digest, initial.theta
+        )
+        self.engine = GridEngine(self.post, self.presence.where, fence, secure=secure)
         self.engine.needed = lambda cohort: self.settings.guard.needed(cohort)
         self.account: Account | None = None
         if self.agreement.privacy is not None:
@@ -191,6 +202,7 @@ class Server:
             report = play_round(trial, self.settings, moment, self.engine, earlier)
         except SilentError as error:
             self._attend()
+            self._without(error)
             names = ", ".join(self.ledger.name(m) for m in sorted(error.members))
             text = f"round {round}: no answer from {names}; trying again without them"
             self.ledger.event("silent", text, round=round)
@@ -212,6 +224,17 @@ class Server:
     def _attend(self) -> None:
         self.presence.heard(tuple(self.post.heard))
         self.presence.missed(tuple(self.post.unheard - self.post.heard))
+
+    def _without(self, error: SilentError) -> None:
+        """Whose answers are refused is asked no more: a question needs an answer of everybody.
+
+        Where most are refused it is not they who are wrong, and nobody is sent away.
+        """
+        refused = error.members & self.post.heard
+        if 2 * len(refused) <= error.asked:
+            self.presence.missed(
+                sorted(refused), "gave no answer that could be used, and counts as gone until its "
+                "node starts anew")  # fmt: skip
 
     def _count(self, report: RoundReport, round: int) -> None:
         for member in report.accepted:

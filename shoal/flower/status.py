@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from shoal.errors import UserError
+from shoal.errors import UserError, shown
 from shoal.flower.layout import Place, read_up
 from shoal.flower.privacy import said
 
@@ -34,7 +34,10 @@ def table(place: Place) -> Iterator[str]:
     for number, entry in (_read(place.run / "members.json") or {}).items():
         here = "yes" if number in state["members_here"] else "no"
         counts = " ".join(f"{entry['counts'].get(c, 0):>10}" for c in COLUMNS)
-        yield f"{entry['name'][:16]:16} {here:5} {counts} {entry['refused_rate']:>12.0%}"
+        name = shown(entry["name"], 16)
+        yield f"{name:16} {here:5} {counts} {entry['refused_rate']:>12.0%}"
+        if "last_refused" in entry:
+            yield f"{'':16} last refused: {shown(entry['last_refused'])}"
     yield f"model and logs: {place.run}"
 
 

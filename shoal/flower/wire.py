@@ -32,6 +32,8 @@ from shoal.tree import Tree
 MAGIC, MAGIC_0_1 = b"SHOAL2", b"SHOAL1"
 HEADER_BYTES = 1 << 20
 DEPTH, DIMS, LEAVES = 16, 8, 4096
+NODES = 4 * LEAVES  # of the trees of a frame, with places that have no tensor
+MOST = 1 << 40  # a shape with a zero in it: nothing is there, but axes beside it multiply
 TYPES: dict[str, tuple[torch.dtype, int]] = {
     "f64": (torch.float64, 8),
     "f32": (torch.float32, 4),
@@ -119,7 +121,8 @@ def decode(blob: bytes, limit: int, words: Vocabulary | None = None) -> Raw:
     if length > HEADER_BYTES or start + length > len(blob):
         raise WireError("a header that is longer than the frame")
     try:
-        header = json.loads(blob[start : start + length].decode(), parse_constant=_refused)
+        text = blob[start : start + length].decode()
+        header = json.loads(text, parse_constant=_refused, object_pairs_hook=_once)
     except (ValueError, RecursionError):
         raise WireError("a header that is no JSON") from None
     if not isinstance(header, dict) or set(header) != {"kind", "values", "trees", "tensors"}:
@@ -142,6 +145,14 @@ def of_0_1(blob: bytes) -> bool:
 
 def _refused(text: str) -> None:
     raise ValueError(text)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON; one that has a name twice means something else to every reader."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name that is there twice")
+    return found
 
 
 def _tensors(body: memoryview, described: Any) -> list[Tensor]:
@@ -177,18 +188,22 @@ def _size(entry: Any) -> int:
         raise WireError(f"a tensor with more than {DIMS} axes")
     if any(type(n) is not int or not 0 <= n < 1 << 40 for n in shape):
         raise WireError("a tensor whose shape has other entries than whole numbers")
-    return math.prod(shape) * TYPES[name][1]
+    size = math.prod(shape) * TYPES[name][1]
+    if not size and math.prod(n for n in shape if n) > MOST:
+        raise WireError(f"a tensor without entries of shape {shape}")
+    return size
 
 
 class _Supply:
     """Hands out the tensors in order, each of them once."""
 
     def __init__(self, tensors: list[Tensor], words: Vocabulary) -> None:
-        self.tensors, self.words, self.used = tensors, words, 0
+        self.tensors, self.words, self.used, self.nodes = tensors, words, 0, 0
 
     def tree(self, shape: Any, depth: int) -> Tree:
-        if depth > DEPTH:
-            raise WireError(f"a tree deeper than {DEPTH}")
+        self.nodes += 1
+        if depth > DEPTH or self.nodes > NODES:
+            raise WireError(f"a tree deeper than {DEPTH}, or of more than {NODES} places")
         if shape is None:
             return None
         if type(shape) is int:

@@ -17,6 +17,7 @@ from flower.local_grid import LocalGrid, add_nodes, agreement, serve, some_keys
 
 from shoal.errors import UserError
 from shoal.flower import frames
+from shoal.flower.bounds import Bounds
 from shoal.flower.frames import Done
 from shoal.flower.node import Node
 from shoal.flower.server import Server
@@ -25,8 +26,16 @@ from shoal.flower.server import Server
 class Small:
     """A federation of five, or so many."""
 
-    def __init__(self, folder: Path, method: Any = "fedavg", members: int = 5, **more: Any) -> None:
-        self.folder, self.what, self.said = folder, agreement(method, **more), list[str]()
+    def __init__(
+        self,
+        folder: Path,
+        method: Any = "fedavg",
+        members: int = 5,
+        bounds: Bounds | None = None,
+        **more: Any,
+    ) -> None:
+        self.folder, self.said = folder, list[str]()
+        self.what = replace(agreement(method, **more), bounds=bounds)
         self.grid, self.keys = LocalGrid(), some_keys(folder, 8)
         add_nodes(self.grid, self.what, folder, range(members), self.keys)
 
@@ -61,7 +70,8 @@ def scaled(factor: float) -> Callable[[Done], Done]:
 
 BAD: dict[str, tuple[Callable[[Done], Done], str]] = {
     "nan": (lambda d: replace(d, delta=d.delta * float("nan")), "not finite"),
-    "far": (scaled(1000.0), "times the median"),
+    "far": (scaled(1000.0), "bounds.norm"),
+    "farther than others": (scaled(30.0), "times the median"),
     "long": (lambda d: replace(d, delta=d.delta.repeat(10)), "shape"),
     "longer": (lambda d: replace(d, delta=torch.zeros(200_000)), "bytes"),
     "heavy": (lambda d: replace(d, count=1e9), "a weight of"),
@@ -247,7 +257,8 @@ def test_empty_federation_waits_without_spinning(tmp_path: Path) -> None:
 
 def test_model_that_goes_bad_is_taken_back(tmp_path: Path) -> None:
     """All members push the model the wrong way in one round; they themselves say so."""
-    small = Small(tmp_path, local={"epochs": 8, "batch": 4, "rate": 0.3})
+    rule = {"epochs": 8, "batch": 4, "rate": 0.3}
+    small = Small(tmp_path, local=rule, bounds=Bounds(norm=1000.0))
     server = small.server(num_server_rounds=8, rollback=0.15)
 
     def bad(active: bool) -> None:
