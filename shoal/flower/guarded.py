@@ -16,7 +16,9 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from safetensors.numpy import load, save
 
-from shoal.errors import UserError
+from shoal.errors import UserError, shown
+from shoal.flower.bounds import ROWS
+from shoal.flower.fence import judged, odd
 from shoal.rundir import write_bytes
 
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
@@ -27,13 +29,14 @@ class Guarded(Strategy):
     """Any Flower strategy, with uploads screened first, a quorum, and checkpoints.
 
     An upload is dropped if it is an error, has a value that is not finite, has other arrays or
-    shapes than were sent, or weighs nothing. Below ``quorum`` (a share of those asked) the round
+    shapes than were sent, metrics of another form than most, or weighs nothing or too much; so is
+    an answer to an evaluation. Below ``quorum`` (a share of those asked) the round
     changes nothing. With ``folder``, the model, the round and the strategy's own arrays are
     written after every round, and ``start`` goes on from there.
 
     Parameters: ``strategy``; ``quorum`` (0.5); ``folder`` (None: no checkpoints); ``weighted_by``
     (num-examples, None: weights are not looked at); ``norm`` (None: no bound on how far an upload
-    may be from what was sent).
+    may be from what was sent); ``most`` (10,000,000: the largest weight).
     """
 
     def __init__(
@@ -44,10 +47,11 @@ class Guarded(Strategy):
         folder: str | Path | None = None,
         weighted_by: str | None = "num-examples",
         norm: float | None = None,
+        most: float = ROWS,
     ) -> None:
         if not 0.0 <= quorum <= 1.0:
             raise UserError(f"quorum is {quorum}; it must be a share from 0 to 1")
-        self.strategy, self.quorum, self.norm = strategy, quorum, norm
+        self.strategy, self.quorum, self.norm, self.most = strategy, quorum, norm, most
         self.weighted_by = weighted_by
         self.file = None if folder is None else Path(folder) / "guarded.safetensors"
         self.refused: Counter[int] = Counter()  # by node
@@ -69,7 +73,7 @@ class Guarded(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         now = server_round + self._done
-        good = [reply for reply in replies if self._fine(reply, now)]
+        good = self._good(replies, now, self._reason)
         if not good or len(good) < self.quorum * self._asked:
             log(WARNING, "round %s: %s of %s uploads are good; the model stays as it was",
                 now, len(good), self._asked)  # fmt: skip
@@ -87,7 +91,7 @@ class Guarded(Strategy):
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        good = [reply for reply in replies if not reply.has_error()]
+        good = self._good(replies, server_round + self._done, self._told)
         return self.strategy.aggregate_evaluate(server_round + self._done, good) if good else None
 
     def summary(self) -> None:
@@ -117,13 +121,27 @@ class Guarded(Strategy):
         return result
 
     # ---- the guard ----
-    def _fine(self, reply: Message, round: int) -> bool:
-        reason = self._reason(reply)
-        if reason:
-            node = reply.metadata.src_node_id
-            self.refused[node] += 1
-            log(WARNING, "round %s: refused the upload of node %s: %s", round, node, reason)
-        return not reason
+    def _good(
+        self, replies: Iterable[Message], round: int, judge: Callable[[Message], str]
+    ) -> list[Message]:
+        """The replies that are let by; whatever one of them holds, the others are."""
+        every = list(replies)
+        reasons = {place: judged(judge, reply) for place, reply in enumerate(every)}
+        forms = {p: _metrics(every[p]) for p, reason in reasons.items() if not reason}
+        reasons |= dict.fromkeys(odd(forms), "metrics of another form than the others'")
+        for place, reason in reasons.items():
+            if reason:
+                node = every[place].metadata.src_node_id
+                self.refused[node] += 1
+                log(WARNING, "round %s: refused the upload of node %s: %s",
+                    round, node, shown(reason, 300))  # fmt: skip
+        return [reply for place, reply in enumerate(every) if not reasons[place]]
+
+    def _told(self, reply: Message) -> str:
+        """An answer to an evaluation."""
+        if reply.has_error():
+            return f"an error ({reply.error.reason})"
+        return self._weight(reply)
 
     def _reason(self, reply: Message) -> str:
         if reply.has_error():
@@ -151,12 +169,17 @@ class Guarded(Strategy):
         return self._weight(reply)
 
     def _weight(self, reply: Message) -> str:
+        records = list(reply.content.metric_records.values())
+        for record in records:
+            for name, value in record.items():
+                numbers = value if isinstance(value, list) else [value]
+                if not all(abs(n) < 1e300 for n in numbers):  # a whole number may be any
+                    return f"metric {name!r} is not finite"
         if self.weighted_by is None:
             return ""
-        records = list(reply.content.metric_records.values())
         weight = records[0].get(self.weighted_by) if len(records) == 1 else None
-        if not isinstance(weight, int | float) or not 0 < weight < float("inf"):
-            return f"{self.weighted_by} is {weight!r}"
+        if not isinstance(weight, int | float) or not 0 < weight <= self.most:
+            return f"{self.weighted_by} is {weight!r}, and must be above 0 and at most {self.most}"
         return ""
 
     # ---- checkpoints ----
@@ -182,6 +205,13 @@ class Guarded(Strategy):
             self.strategy, {n[len(STATE) :]: v for n, v in named.items() if n.startswith(STATE)}
         )
         return int(head["round"]), ArrayRecord({n: Array(named[f"model.{n}"]) for n in order})
+
+
+def _metrics(reply: Message) -> str:
+    """Names of metrics, and which of them are lists of how many numbers: all must agree."""
+    records = reply.content.metric_records.values()
+    kinds = {n: len(v) if isinstance(v, list) else 0 for r in records for n, v in r.items()}
+    return f"{len(records)} {sorted(kinds.items())}"
 
 
 def _own(strategy: Any) -> Iterable[tuple[str, np.ndarray[Any, Any]]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -141,3 +143,45 @@ def serve(grid: LocalGrid, what: Agreement, folder: Path, said: list[str], **rul
     return Server(
         grid, what, Rules(**given), folder / "server", said.append, sleep=lambda seconds: None
     )
+
+
+class Small:
+    """A federation of five, or so many."""
+
+    def __init__(
+        self,
+        folder: Path,
+        method: Any = "fedavg",
+        members: int = 5,
+        bounds: Any = None,
+        **more: Any,
+    ) -> None:
+        self.folder, self.said = folder, list[str]()
+        what = agreement(method, **more)
+        self.what = what if bounds is None else replace(what, bounds=bounds)
+        self.grid, self.keys = LocalGrid(), some_keys(folder, 8)
+        add_nodes(self.grid, self.what, folder, range(members), self.keys)
+
+    def server(self, **rules: Any) -> Server:
+        given = {"num_server_rounds": 3, "start_members": 3, **rules}
+        return serve(self.grid, self.what, self.folder, self.said, **given)
+
+    def after(self, server: Server, round: int, action: Callable[[], object]) -> None:
+        """Do something between two rounds."""
+        write = server.books.write
+
+        def noted(moment: Any, *rest: Any) -> str:
+            line = write(moment, *rest)
+            if moment.round == round:
+                action()
+            return line
+
+        server.books.write = noted  # type: ignore[method-assign]
+
+    def events(self, kind: str) -> list[str]:
+        lines = (self.folder / "server" / "events.jsonl").read_text().splitlines()
+        return [e["text"] for e in map(json.loads, lines) if e["event"] == kind]
+
+    def members(self) -> dict[str, Any]:
+        found = json.loads((self.folder / "server" / "members.json").read_text())
+        return {entry["name"]: entry for entry in found.values()}

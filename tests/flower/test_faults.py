@@ -13,55 +13,13 @@ import torch
 
 pytest.importorskip("flwr")
 
-from flower.local_grid import LocalGrid, add_nodes, agreement, serve, some_keys
+from flower.local_grid import Small, agreement
 
 from shoal.errors import UserError
 from shoal.flower import frames
 from shoal.flower.bounds import Bounds
 from shoal.flower.frames import Done
 from shoal.flower.node import Node
-from shoal.flower.server import Server
-
-
-class Small:
-    """A federation of five, or so many."""
-
-    def __init__(
-        self,
-        folder: Path,
-        method: Any = "fedavg",
-        members: int = 5,
-        bounds: Bounds | None = None,
-        **more: Any,
-    ) -> None:
-        self.folder, self.said = folder, list[str]()
-        self.what = replace(agreement(method, **more), bounds=bounds)
-        self.grid, self.keys = LocalGrid(), some_keys(folder, 8)
-        add_nodes(self.grid, self.what, folder, range(members), self.keys)
-
-    def server(self, **rules: Any) -> Server:
-        given = {"num_server_rounds": 3, "start_members": 3, **rules}
-        return serve(self.grid, self.what, self.folder, self.said, **given)
-
-    def after(self, server: Server, round: int, action: Callable[[], object]) -> None:
-        """Do something between two rounds."""
-        write = server.books.write
-
-        def noted(moment: Any, *rest: Any) -> str:
-            line = write(moment, *rest)
-            if moment.round == round:
-                action()
-            return line
-
-        server.books.write = noted  # type: ignore[method-assign]
-
-    def events(self, kind: str) -> list[str]:
-        lines = (self.folder / "server" / "events.jsonl").read_text().splitlines()
-        return [e["text"] for e in map(json.loads, lines) if e["event"] == kind]
-
-    def members(self) -> dict[str, Any]:
-        found = json.loads((self.folder / "server" / "members.json").read_text())
-        return {entry["name"]: entry for entry in found.values()}
 
 
 def scaled(factor: float) -> Callable[[Done], Done]:
