@@ -98,7 +98,7 @@ def compare_all(out: Path, say: Say, base: Mapping[str, Any] = BASE) -> list[Sto
         final, seconds = story.figures["final_accuracy"], story.figures["seconds"]
         say(f"{name:16} {100 * final:5.1f} %  {seconds:6.1f} s  ({time.monotonic() - began:.0f} s)")
     stories += _control(out, base, stories)
-    write_text(out / "comparison.md", markdown(stories))
+    write_text(out / "comparison.md", markdown(stories), shared=True)
     return stories
 
 

@@ -13,19 +13,34 @@ from pathlib import Path
 from shoal.errors import UserError
 
 
-def write_text(path: Path, text: str) -> None:
-    """The whole file, or the one that was there before."""
-    write_bytes(path, text.encode("utf-8"))
+def write_text(path: Path, text: str, *, shared: bool = False) -> None:
+    """The whole file, or the one that was there before.
+
+    It is for its owner's eyes; ``shared`` files (pages, pictures) are as the user's mask says.
+    """
+    write_bytes(path, text.encode("utf-8"), shared=shared)
 
 
-def write_bytes(path: Path, content: bytes) -> None:
+def write_bytes(path: Path, content: bytes, *, shared: bool = False) -> None:
     new = path.with_name(f".{path.name}.new")
     with removed_on_failure(new):
-        with new.open("wb") as file:
+        new.unlink(missing_ok=True)  # with whatever mode an interrupted write gave it
+        with open(new, "wb", opener=None if shared else private) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         put_in_place(new, path)
+
+
+def private(path: str, flags: int) -> int:
+    """Opens a file so that, if it is new, nobody but its owner can read it."""
+    return os.open(path, flags, 0o600)
+
+
+def private_folder(path: Path) -> None:
+    """A folder that nobody but its owner looks into; one that is there stays as it is."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.mkdir(mode=0o700, exist_ok=True)
 
 
 @contextmanager

@@ -34,7 +34,7 @@ class Log:
     """An append-only file that can be cut back to a length."""
 
     def __init__(self, path: Path, length: int = 0) -> None:
-        path.touch()
+        path.touch(0o600)
         if path.stat().st_size < length:
             raise UserError(f"{path} is shorter than its checkpoint says; the run cannot go on")
         os.truncate(path, length)
@@ -123,6 +123,7 @@ def write_clients(rows: Path, target: Path) -> None:
     with removed_on_failure(new):
         _write_parquet(new, schema, rows)
         sync_file(new)
+        new.chmod(0o600)
         put_in_place(new, target)
 
 

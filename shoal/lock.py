@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+from shoal.durable import private
 from shoal.errors import UserError
 
 LAST_WORDS = 20.0  # seconds for a killed process to let go
@@ -20,7 +21,7 @@ def hold(path: Path, directory: Path | None = None) -> IO[str]:
 
     ``directory`` is what the lock protects: the one that it is in, unless given.
     """
-    file = path.open("a+")
+    file = open(path, "a+", opener=private)  # noqa: SIM115
     until = time.monotonic() + LAST_WORDS
     while not _taken(file):
         owner = _owner(file)

@@ -16,6 +16,7 @@ import yaml
 from shoal import lock
 from shoal.durable import (
     check_writable,
+    private_folder,
     put_in_place,
     sync_directory,
     sync_file,
@@ -121,7 +122,8 @@ class RunDir:
             shutil.rmtree(leftover, ignore_errors=True)
         made = RunDir(staged)
         try:
-            made.checkpoint.mkdir(parents=True)
+            private_folder(made.path)
+            made.checkpoint.mkdir()
             held = lock.hold(made.lock, self.path)
             write_text(made.config, dump_yaml(config))
             write_text(made.world, dump_json(world) + "\n")

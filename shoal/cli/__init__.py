@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from shoal.cli.app import app
-from shoal.errors import UserError
+from shoal.errors import UserError, shown
 
 __all__ = ["app", "main"]
 
@@ -43,5 +43,5 @@ def call(args: Sequence[str]) -> int:
 
 
 def _say(text: str, code: int) -> int:
-    print(f"shoal: {' '.join(text.split())}", file=sys.stderr)
+    print(f"shoal: {shown(' '.join(text.split()))}", file=sys.stderr)
     return code

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from shoal.errors import UserError
+from shoal.errors import UserError, shown
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -53,7 +53,7 @@ def compare(
         for line in (*found["notes"], found["verdict"]):
             typer.echo(line)
     picture = out or Path("compare.png")
-    draw_curves(stories, picture, [str(story.path) for story in stories])
+    draw_curves(stories, picture, [shown(story.path) for story in stories])
     typer.echo(str(picture))
 
 
@@ -73,6 +73,7 @@ def _compare_all(out: Path, still: bool) -> None:
 def table(stories: Sequence[Story], pages: Sequence[Page]) -> Table:
     """The first run is what the others are paired with, where they can be."""
     from rich.table import Table
+    from rich.text import Text
 
     found = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("run", "method"):
@@ -94,7 +95,7 @@ def table(stories: Sequence[Story], pages: Sequence[Page]) -> Table:
         rounds = f["mean_rounds_to_recovery"]
         never = f" ({f['unrecovered']} never)" if f["unrecovered"] else ""
         found.add_row(
-            str(story.path),
+            Text(shown(story.path)),  # no markup: a folder may be called anything
             story.method,
             str(story.seed),
             percent(f["final_accuracy"]),

@@ -196,6 +196,7 @@ def up(
 def _settings(changes: list[str]) -> dict[str, Any]:
     import yaml
 
+    from shoal.config.dialect import parsed
     from shoal.errors import UserError
     from shoal.flower.rules import from_run_config
 
@@ -204,7 +205,10 @@ def _settings(changes: list[str]) -> dict[str, Any]:
         name, sign, value = change.partition("=")
         if not sign:
             raise UserError(f"--set {change}: write KEY=VALUE")
-        found[name] = yaml.safe_load(value)
+        try:
+            found[name] = parsed(value, yaml.SafeLoader)
+        except yaml.YAMLError as error:
+            raise UserError(f"--set {change}: {' '.join(str(error).split())}") from None
     from_run_config(found)
     return found
 

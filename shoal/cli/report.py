@@ -22,7 +22,7 @@ def report(
     target = out or (directories[0] / "report.html" if alone else Path("report.html"))
     text = page(directories)
     try:
-        write_text(target, text)
+        write_text(target, text, shared=True)
     except OSError as error:
         raise UserError(f"{target} cannot be written ({error})") from None
     typer.echo(str(target))

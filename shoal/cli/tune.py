@@ -44,13 +44,13 @@ def tune(
     found = plan.all(out / "trials")
     _play([trial.task for trial in found], workers)
     winners = best(found, score)
-    write_text(out / "trials.csv", trials_csv(found, score))
+    write_text(out / "trials.csv", trials_csv(found, score), shared=True)
     numbers = [int(s) for s in _floats(seeds, "--seeds")]
     final = finals(plan, winners, numbers, out / "best")
     _play([task for mine in final.values() for task in mine.values()], workers)
     on_test = final_scores(final, score)
     page = tuned_md(f"`{file.name}`, seed {seed}", winners, score, on_test, trials)
-    write_text(out / "tuned.md", page)
+    write_text(out / "tuned.md", page, shared=True)
     typer.echo(page)
     typer.echo(f"{out / 'trials.csv'}  {out / 'tuned.md'}")
 

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from shoal.config.config import Config, from_mapping
-from shoal.config.dialect import Loader
+from shoal.config.dialect import with_nodes
 from shoal.config.messages import Path as KeyPath
 from shoal.config.messages import dotted
 from shoal.config.old_defaults import filled
@@ -85,8 +85,7 @@ def read(path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read ({_flat(error)})") from None
     try:
-        node = yaml.compose(text, Loader)
-        values = yaml.load(text, Loader)
+        values, node = with_nodes(text)
     except yaml.YAMLError as error:
         raise UserError(f"{path.name}: is no YAML ({_flat(error)})") from None
     if values is None:

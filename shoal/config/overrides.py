@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from shoal.config.dialect import Loader
+from shoal.config.dialect import parsed
 from shoal.errors import UserError
 
 
@@ -33,7 +33,7 @@ def _parsed(text: str) -> tuple[str, Any]:
     if not equals or not key or not all(key.split(".")):
         raise UserError(f"--set {text}: must be key=value, as in local.rate=0.1")
     try:
-        return key, yaml.load(value, Loader)
+        return key, parsed(value)
     except yaml.YAMLError:
         raise UserError(f"--set {text}: the value is no YAML") from None
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from shoal.data.places import cache_root
 from shoal.errors import UserError
+from shoal.untrusted import check_room, within
 
 Array = NDArray[Any]
 
@@ -27,11 +28,32 @@ Array = NDArray[Any]
 def npz(path: Path) -> dict[str, Array]:
     """All arrays of an ``.npz`` file (its members may be LZMA-compressed)."""
     try:
+        with zipfile.ZipFile(path) as packed:
+            unpacked = sum(entry.file_size for entry in packed.infolist())
+        check_room(unpacked, path.stat().st_size, path)
         with np.load(path, allow_pickle=False) as file:
-            return {key: file[key] for key in file.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, lzma.LZMAError) as error:
+            found = {key: file[key] for key in file.files}
+        if not all(isinstance(array, np.ndarray) for array in found.values()):
+            raise ValueError("it holds files that are no arrays")
+        return found
+    except UserError:
+        raise
+    except Exception as error:  # headers say anything: shapes, types, methods of packing
         raise UserError(
             f"{path} cannot be read as arrays ({' '.join(str(error).split())})."
+        ) from None
+
+
+def npy(path: Path) -> Array:
+    """The array of an ``.npy`` file, which is as long as its header says before it is read."""
+    try:
+        found = np.load(path, mmap_mode="r", allow_pickle=False)
+        if not isinstance(found, np.ndarray):
+            raise ValueError("it is an archive")
+        return np.array(found)
+    except Exception as error:
+        raise UserError(
+            f"{path} cannot be read as an array ({' '.join(str(error).split())})."
         ) from None
 
 
@@ -86,9 +108,9 @@ def idx(data: bytes) -> NDArray[np.uint8]:
 def opened(path: Path) -> IO[bytes]:
     """A file, unpacked on the way if it ends in .gz, .xz or .lzma."""
     if path.suffix == ".gz":
-        return gzip.open(path, "rb")  # type: ignore[return-value]
+        return within(gzip.open(path, "rb"), path.stat().st_size, path)  # type: ignore[arg-type]
     if path.suffix in (".xz", ".lzma"):
-        return lzma.open(path, "rb")
+        return within(lzma.open(path, "rb"), path.stat().st_size, path)
     return path.open("rb")
 
 

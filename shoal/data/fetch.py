@@ -16,6 +16,7 @@ from shoal.errors import MissingDataError, UserError
 
 CHUNK = 1 << 16
 TIMEOUT = 30.0
+MOST = 64 << 30  # bytes, of a file whose length nobody told
 
 # Called with the file's name, the bytes so far and the bytes in all (None when not told).
 Report = Callable[[str, int, int | None], None]
@@ -63,6 +64,8 @@ def _download(
             total = _length(answer) or remote.size
             done = 0
             while block := answer.read(CHUNK):
+                if done + len(block) > (total or MOST):  # it says more than it said it would
+                    raise OSError(f"more than {total or MOST:,} bytes")
                 write(block)
                 for summed in sums.values():
                     summed.update(block)

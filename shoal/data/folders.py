@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import lzma
+import shutil
 import tarfile
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path, PurePosixPath
+from tempfile import TemporaryFile
+from typing import IO, Any
 
 import numpy as np
 
 from shoal.data.images import Bytes, Part
 from shoal.errors import UserError
+from shoal.untrusted import check_room, within
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 
@@ -31,13 +38,42 @@ def tree(path: Path) -> Iterator[tuple[list[str], Read]]:
         yield sorted(names), lambda name: (path / name).read_bytes()
     elif zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
+            _check(path, [entry.file_size for entry in archive.infolist()])
             yield sorted(n for n in archive.namelist() if is_image(n)), archive.read
-    elif tarfile.is_tarfile(path):
-        with tarfile.open(path) as packed:
-            names = sorted(m.name for m in packed.getmembers() if m.isfile() and is_image(m.name))
-            yield names, lambda name: _member(packed, name)
     else:
-        raise UserError(f"{path} is neither a folder nor a zip or tar archive.")
+        with _plain(path) as plain:
+            if not tarfile.is_tarfile(plain):
+                raise UserError(f"{path} is neither a folder nor a zip or tar archive.")
+            with tarfile.open(fileobj=plain) as packed:
+                members = packed.getmembers()
+                _check(path, [m.size for m in members])
+                names = sorted(m.name for m in members if m.isfile() and is_image(m.name))
+                yield names, lambda name: _member(packed, name)
+
+
+def _check(path: Path, sizes: list[int]) -> None:
+    check_room(sum(sizes), path.stat().st_size, path)
+
+
+PACKED: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZ": bz2.open, b"\xfd7": lzma.open}
+
+
+@contextmanager
+def _plain(path: Path) -> Iterator[IO[bytes]]:
+    """A tar archive's bytes; packed ones are unpacked once, so that they have a bound."""
+    with path.open("rb") as file, TemporaryFile() as spool:
+        opener = PACKED.get(file.read(2))
+        file.seek(0)
+        if opener is None:
+            yield file
+            return
+        try:
+            whole: Any = opener(file, "rb")
+            shutil.copyfileobj(within(whole, path.stat().st_size, path), spool, 1 << 20)
+        except (OSError, EOFError, lzma.LZMAError) as error:
+            raise UserError(f"{path} cannot be unpacked ({error}).") from None
+        spool.seek(0)
+        yield spool
 
 
 def _member(archive: tarfile.TarFile, name: str) -> bytes:
@@ -55,7 +91,7 @@ def pixels(names: Sequence[str], read: Read, size: int | None) -> Bytes:
         try:
             with Image.open(BytesIO(read(name))) as image:
                 shown = image.convert("RGB")
-        except (OSError, UnidentifiedImageError) as error:
+        except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
             raise UserError(f"{name} is not an image that can be read ({error}).") from None
         if size is not None and shown.size != (size, size):
             shown = shown.resize((size, size), Image.Resampling.BICUBIC)

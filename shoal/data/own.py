@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.data.decode import npz
+from shoal.data.decode import npy, npz, opened
 from shoal.errors import UserError
+from shoal.untrusted import check_room
 
 Columns = dict[str, NDArray[Any]]
 
@@ -22,14 +23,16 @@ def read(path: Path) -> Columns:
     if name.endswith(".npz"):
         return npz(path)
     if name.endswith(".npy"):
-        return {"x": np.load(path, allow_pickle=False)}
+        return {"x": npy(path)}
     if name.endswith((".csv", ".csv.gz")):
         from pyarrow import csv
 
-        return _columns(path, csv.read_csv)
+        return _columns(path, lambda file: csv.read_csv(opened(file)))
     if name.endswith((".parquet", ".pq")):
         from pyarrow import parquet
 
+        about = _columns_read(path, parquet.read_metadata)
+        check_room(8 * about.num_rows * about.num_columns, path.stat().st_size, path)
         return _columns(path, parquet.read_table)
     raise UserError(
         f"{path} ends in none of .npz, .npy, .csv, .csv.gz, .parquet, and is no folder of images."
@@ -37,18 +40,22 @@ def read(path: Path) -> Columns:
 
 
 def _columns(path: Path, reader: Any) -> Columns:
-    from pyarrow import ArrowException
-
-    try:
-        table = reader(path)
-    except (ArrowException, OSError) as error:
-        raise UserError(f"{path} cannot be read ({' '.join(str(error).split())}).") from None
+    table = _columns_read(path, reader)
     return {
         name: np.asarray(table.column(name).to_numpy(zero_copy_only=False))
         if table.schema.field(name).type.num_fields == 0
         else np.array(table.column(name).to_pylist())
         for name in table.column_names
     }
+
+
+def _columns_read(path: Path, reader: Any) -> Any:
+    from pyarrow import ArrowException
+
+    try:
+        return reader(path)
+    except (ArrowException, OSError, EOFError) as error:
+        raise UserError(f"{path} cannot be read ({' '.join(str(error).split())}).") from None
 
 
 def column(columns: Mapping[str, NDArray[Any]], name: str, key: str, path: Path) -> NDArray[Any]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.errors import UserError
+from shoal.untrusted import within
 
 Feature = list[Any]
 
@@ -30,8 +31,9 @@ def unpacked(path: Path) -> Path:
     if not target.exists():
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{target.name}.")
         try:
-            with os.fdopen(handle, "wb") as out, lzma.open(path) as packed:
-                shutil.copyfileobj(packed, out, 1 << 20)
+            packed = path.stat().st_size
+            with os.fdopen(handle, "wb") as out, within(lzma.open(path), packed, path) as whole:
+                shutil.copyfileobj(whole, out, 1 << 20)
             os.replace(temporary, target)
         except (lzma.LZMAError, EOFError) as error:
             raise UserError(f"{path} cannot be unpacked ({error}); fetch it again.") from None

@@ -119,11 +119,11 @@ class Agreement:
             self.secure.check(plan.settings.method, config.guard.norm, self.bounds)
         return plan
 
-    def write(self, path: Path) -> None:
+    def write(self, path: Path, *, shared: bool = False) -> None:
         kept = {k: v for k, v in self._values.items() if k not in ("data", "world")}
         kept.pop("problem", None)
         values = {"expects": _plain(self.expects), "config": kept, **self._private()}
-        write_text(path, dump_yaml(values))
+        write_text(path, dump_yaml(values), shared=shared)
 
 
 def load(path: Path) -> Agreement:

@@ -14,6 +14,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
+from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from shoal.errors import UserError, shown
@@ -197,14 +198,20 @@ class Guarded(Strategy):
         if self.file is None or not self.file.exists():
             return 0, initial
         content = self.file.read_bytes()
-        head = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]
-        named, order = load(content), json.loads(head["order"])
+        try:
+            named = load(content)  # which compares what the header says with what is there
+            length = int.from_bytes(content[:8], "little")
+            head = json.loads(content[8 : 8 + length])["__metadata__"]
+            round, order = int(head["round"]), json.loads(head["order"])
+        except (SafetensorError, KeyError, TypeError, ValueError) as error:
+            raise UserError(f"{self.file} is no checkpoint ({shown(error, 200)}); move it away to "
+                            "start anew") from None  # fmt: skip
         if set(order) != set(initial):
             raise UserError(f"{self.file} is of another model; move it away to start anew")
         _restore(
             self.strategy, {n[len(STATE) :]: v for n, v in named.items() if n.startswith(STATE)}
         )
-        return int(head["round"]), ArrayRecord({n: Array(named[f"model.{n}"]) for n in order})
+        return round, ArrayRecord({n: Array(named[f"model.{n}"]) for n in order})
 
 
 def _metrics(reply: Message) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shoal.durable import private_folder
 from shoal.errors import UserError
 from shoal.flower.owner import Owner
 from shoal.rundir import dump_json, write_text
@@ -88,7 +89,7 @@ class Up:
         return f"{'127.0.0.1' if self.host in ('0.0.0.0', '::') else self.host}:{self.port}"
 
     def write(self, place: Place) -> None:
-        place.path.mkdir(parents=True, exist_ok=True)
+        private_folder(place.path)
         write_text(place.settings, dump_json(vars(self), indent=2) + "\n")
 
 

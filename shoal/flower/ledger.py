@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from shoal.durable import private
 from shoal.errors import shown
 from shoal.rundir import dump_json, write_text
 
@@ -46,7 +47,8 @@ class Ledger:
         """One line for the log, one for the person who watches."""
         text = shown(text)
         line = {"time": round(time.time(), 3), "event": kind, "text": text, **more}
-        with (self.folder / "events.jsonl").open("a", encoding="utf-8") as file:
+        log = self.folder / "events.jsonl"
+        with open(log, "a", encoding="utf-8", opener=private) as file:
             file.write(dump_json(line) + "\n")
         self.say(text)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from shoal.durable import private_folder
 from shoal.flower import wire
 from shoal.rundir import write_bytes
 from shoal.tree import Tree
@@ -30,7 +31,8 @@ class MemoryDisk:
     """Memories by ticket; a write is complete or did not happen."""
 
     def __init__(self, folder: Path, words: wire.Vocabulary) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder.parent)  # the member's home
+        private_folder(folder)
         self.folder, self.words = folder, words
 
     def put(self, ticket: int, kept: Kept, using: int = -1) -> None:

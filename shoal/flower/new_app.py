@@ -111,14 +111,14 @@ def write_app(
         "publisher": publisher,
         "rules": "\n".join(f"{key} = {_toml(value)}" for key, value in settings.items()),
     }
-    write_text(folder / "pyproject.toml", PROJECT.format(**filled))
-    write_text(folder / "README.md", README.format(**filled))
-    write_text(inside / "__init__.py", f'"""{name}."""\n')
-    write_text(inside / "server_app.py", SERVER)
-    write_text(inside / "client_app.py", CLIENT)
-    write_text(inside / "task.py", TASK.format(**filled))
-    agreed.write(inside / "federation.yaml")
-    write_text(inside / "simulation.yaml", dump_yaml(config.complete()))
+    write_text(folder / "pyproject.toml", PROJECT.format(**filled), shared=True)
+    write_text(folder / "README.md", README.format(**filled), shared=True)
+    write_text(inside / "__init__.py", f'"""{name}."""\n', shared=True)
+    write_text(inside / "server_app.py", SERVER, shared=True)
+    write_text(inside / "client_app.py", CLIENT, shared=True)
+    write_text(inside / "task.py", TASK.format(**filled), shared=True)
+    agreed.write(inside / "federation.yaml", shared=True)
+    write_text(inside / "simulation.yaml", dump_yaml(config.complete()), shared=True)
     return inside / "federation.yaml"
 
 

@@ -12,6 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+from shoal.durable import private
+
 SUPERLINK = "superlink"
 SHOAL = [sys.executable, "-c", "from shoal.cli import main; main()"]
 SUPERLINK_COMMAND = [
@@ -46,7 +48,7 @@ class Processes:
         self._files: list[IO[bytes]] = []
 
     def start(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
-        log = (self.logs / f"{name}.log").open("ab")
+        log = open(self.logs / f"{name}.log", "ab", opener=private)  # noqa: SIM115
         self._files.append(log)
         process = subprocess.Popen(
             list(command),

@@ -15,6 +15,7 @@ from pathlib import Path
 from flwr.serverapp import Grid
 
 from shoal import checkpoint
+from shoal.durable import private_folder
 from shoal.errors import UserError
 from shoal.federation import Federation, Settings
 from shoal.flower.agreement import Agreement
@@ -56,7 +57,7 @@ class Server:
     sleep: Callable[[float], None] = time.sleep
 
     def __post_init__(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        private_folder(self.folder)
         self._lock = hold(self.folder / LOCK)
         self.world = LiveWorld(self.rules.num_server_rounds, self.folder / "sessions.json")
         self.plan = self.agreement.plan(self.world)

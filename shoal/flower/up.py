@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from shoal.durable import private
 from shoal.errors import UserError
 from shoal.flower.certificates import make_certificates
 from shoal.flower.keys import new_key, read_key
@@ -67,7 +68,8 @@ def _write_data(place: Place, up: Up) -> None:
         data = world.train(index, 0)
         x = data.pool.x.index_select(0, data.rows).numpy()
         place.node(index).mkdir(parents=True, exist_ok=True)
-        np.savez(place.node(index) / "data.npz", x=x, y=data.labels.numpy())
+        with open(place.node(index) / "data.npz", "wb", opener=private) as file:
+            np.savez(file, x=x, y=data.labels.numpy())
 
 
 def superlink_command(place: Place, up: Up) -> list[str]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from shoal.config.config import Config
 from shoal.config.load import load
+from shoal.errors import shown
 from shoal.reports.runs import Story
 from shoal.rundir import RunDir
 
@@ -27,8 +28,9 @@ def controls(stories: Sequence[Story]) -> list[str]:
         mean = story.figures.get("mean_client_rate")
         if mean is None:
             continue
+        name = shown(story.path)
         told = (
-            f"{story.path}: its clients' rates were {mean:.4g} on average, at a base rate of "
+            f"{name}: its clients' rates were {mean:.4g} on average, at a base rate of "
             f"{config.local.rate:g}; "
         )
         without = _without(story.method)
@@ -38,12 +40,13 @@ def controls(stories: Sequence[Story]) -> list[str]:
             if other.seed == story.seed and _is_control(other, its, without, mean)
         ]
         if beside:
-            found.append(f"{told}the control, {without} at that rate, is {beside[0]}.")
+            found.append(f"{told}the control, {without} at that rate, is {shown(beside[0])}.")
         else:
             found.append(
-                f"{told}the control is not among these runs: shoal run {story.path}/config.yaml "
+                f"{told}the control is not among these runs: shoal run "
+                f"{shown(quote(f'{story.path}/config.yaml'))} "
                 f"--set {_as_setting(config.method)} --set local.rate={mean:.4g} "
-                f"-o {story.path}-control"
+                f"-o {shown(quote(f'{story.path}-control'))}"
             )
     return found
 

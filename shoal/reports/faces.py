@@ -128,7 +128,7 @@ class Run(Faces):
         from shoal.rundir import write_text
 
         target = Path(out) if out is not None else self.directory / "report.html"
-        write_text(target, document([self.page]))
+        write_text(target, document([self.page]), shared=True)
         return target
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from shoal.errors import shown
+
 _WORDS = {
     "members": "members change",
     "concept": "concept drifts",
@@ -21,7 +23,7 @@ def method_name(spec: Any) -> str:
     'scaffold + fedinit'
     """
     if isinstance(spec, str):
-        return spec
+        return shown(spec)
     return " + ".join(method_name(item) for item in spec)
 
 
@@ -31,5 +33,5 @@ def shift_name(shift: Mapping[str, Any]) -> str:
     >>> shift_name({"kinds": ["members"], "announced": True})
     'members change'
     """
-    name = ", ".join(_WORDS.get(kind, kind) for kind in shift["kinds"])
+    name = ", ".join(_WORDS.get(kind, shown(kind)) for kind in shift["kinds"])
     return name if shift["announced"] else f"{name} (hidden)"

@@ -44,7 +44,8 @@ from typing import Any
 
 import yaml
 
-from shoal.errors import UserError
+from shoal.config.dialect import parsed
+from shoal.errors import UserError, shown
 from shoal.metrics.figures import figures, scored_on
 from shoal.metrics.recovery import Recovery
 from shoal.reports.course import events, part_names, series, shifts
@@ -94,7 +95,7 @@ def make_page(
     points: int = POINTS,
 ) -> Page:
     """The same from values at hand; ``members`` is left None and ``pools`` empty."""
-    settings = plain(yaml.safe_load(config))
+    settings = plain(parsed(config, yaml.SafeLoader))
     rules = settings.get("evaluate") or {}
     rule = Recovery(**(rules.get("recovery") or {}), target=rules.get("target"))
     summary = figures(records, rule, window=rules.get("window", 10))
@@ -104,7 +105,7 @@ def make_page(
     told = shifts(records, summary["shifts"], world.get("shifts") or [])
     return {
         "format": FORMAT,
-        "name": name,
+        "name": shown(name),
         "method": method_name(settings.get("method", "?")),
         "seed": settings.get("seed"),
         "engine": settings.get("engine"),

@@ -9,6 +9,7 @@ again.
 from __future__ import annotations
 
 import io
+import lzma
 import tarfile
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
@@ -19,6 +20,7 @@ from shoal.durable import write_bytes
 from shoal.errors import UserError
 from shoal.reproduce.kept_figures import NAME as FIGURES
 from shoal.rundir import RunDir
+from shoal.untrusted import within
 
 
 def _files(run: Path) -> tuple[Path, ...]:
@@ -46,7 +48,7 @@ def pack(runs: Iterable[Path], target: Path) -> int:
             for inside, data in files:
                 _add(packed, inside, data)
     target.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(target, content.getvalue())
+    write_bytes(target, content.getvalue(), shared=True)
     return len({*kept, *found})
 
 
@@ -68,16 +70,20 @@ def _members(source: Path) -> dict[str, list[tuple[str, bytes]]]:
     wanted = {path.name for path in _files(Path("run"))}
     found: dict[str, list[tuple[str, bytes]]] = {}
     try:
-        with tarfile.open(source, mode="r:xz") as packed:
+        with (
+            lzma.open(source) as file,
+            tarfile.open(fileobj=within(file, source.stat().st_size, source), mode="r|") as packed,
+        ):
             for member in packed:
                 parts = PurePosixPath(member.name).parts
                 content = packed.extractfile(member) if member.isfile() else None
                 safe = len(parts) == 2 and parts[0] not in ("..", "/") and parts[1] in wanted
-                if not safe or content is None:
+                again = safe and any(name == member.name for name, _ in found.get(parts[0], ()))
+                if not safe or again or content is None or not member.name.isprintable():
                     raise UserError(f"{source}: {member.name!r} is no file of a run; make the "
                                     f"archive with shoal reproduce --archive")  # fmt: skip
                 found.setdefault(parts[0], []).append((member.name, content.read()))
-    except (tarfile.TarError, OSError, EOFError) as error:
+    except (tarfile.TarError, OSError, EOFError, ValueError, lzma.LZMAError) as error:
         raise UserError(f"{source} is no archive of runs ({error}); give another file") from None
     return found
 

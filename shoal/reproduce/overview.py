@@ -34,7 +34,7 @@ def write_overview(folder: Path) -> Path:
         _missing(answers),
         *_others(folder),
     ]
-    write_text(target, "\n\n".join(part.strip() for part in parts if part) + "\n")
+    write_text(target, "\n\n".join(part.strip() for part in parts if part) + "\n", shared=True)
     return target
 
 

@@ -52,11 +52,11 @@ def write(report: Report, out: Path) -> list[Decided]:
     out.mkdir(parents=True, exist_ok=True)
     claims, title = report.claims, f"{report.paper}: printed and reproduced"
     note = f"{report.command}. {agreement(report.results)}."
-    write_text(out / "cells.csv", cells_csv(report.results))
-    write_text(out / "cells.md", f"# {title}\n\n{cells_md(report.results)}")
-    write_text(out / "cells.html", page(title, note, report.results, claims))
-    write_text(out / "claims.csv", claims_csv(claims))
-    write_text(out / "claims.md", f"# Claims of {report.paper}\n\n{claims_md(claims)}")
+    write_text(out / "cells.csv", cells_csv(report.results), shared=True)
+    write_text(out / "cells.md", f"# {title}\n\n{cells_md(report.results)}", shared=True)
+    write_text(out / "cells.html", page(title, note, report.results, claims), shared=True)
+    write_text(out / "claims.csv", claims_csv(claims), shared=True)
+    write_text(out / "claims.md", f"# Claims of {report.paper}\n\n{claims_md(claims)}", shared=True)
     return claims
 
 
@@ -78,9 +78,9 @@ def publish(report: Report, folder: Path) -> Path:
     preface = recipe_folder() / report.paper / "preface.md"
     if preface.exists():  # words that belong on the first page
         parts.insert(1, preface.read_text(encoding="utf-8").strip())
-    write_text(target, "\n\n".join(part.strip() for part in parts) + "\n")
+    write_text(target, "\n\n".join(part.strip() for part in parts) + "\n", shared=True)
     if claims:
-        write_text(folder / "claims" / f"{report.paper}.csv", claims_csv(claims))
+        write_text(folder / "claims" / f"{report.paper}.csv", claims_csv(claims), shared=True)
     write_overview(folder)
     return target
 

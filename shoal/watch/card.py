@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from shoal.config.dialect import parsed
 from shoal.reports.names import method_name
 from shoal.reports.records import Record
 from shoal.rundir import RunDir
@@ -93,7 +94,7 @@ def read_facts(where: RunDir) -> Facts:
 
 def _method_and_seed(where: RunDir) -> tuple[str, Any]:
     try:
-        config = yaml.load(where.config.read_text(encoding="utf-8"), _Loader)
+        config = parsed(where.config.read_text(encoding="utf-8"), _Loader)
         return str(method_name(config.get("method", "?"))), config.get("seed")
     except (OSError, ValueError, AttributeError, TypeError, RecursionError, yaml.YAMLError):
         return "?", None

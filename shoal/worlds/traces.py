@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UserError
+from shoal.untrusted import check_unfolds
 
 Times = NDArray[np.float64]
 
@@ -96,6 +97,7 @@ def read_traces(path: Path) -> Traces:
             found = json.loads(content)
         else:
             found = _Plain(io.BytesIO(content)).load()
-    except (OSError, ValueError, EOFError, pickle.UnpicklingError) as error:
+        check_unfolds(found)
+    except Exception as error:  # a pickle can be wrong in any way, and nothing of it has run
         raise UserError(f"the trace file {str(path)!r} cannot be read: {error}.") from None
     return traces_of(found, str(path))

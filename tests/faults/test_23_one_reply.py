@@ -21,7 +21,7 @@ from flower.local_grid import LocalGrid, Small, add_nodes, agreement, rows_of, s
 
 from shoal import catalog, tree
 from shoal.accumulate import Accumulator
-from shoal.engines.base import Member
+from shoal.engines.api import Member
 from shoal.engines.loop import train_one
 from shoal.errors import UserError
 from shoal.federation import Federation
