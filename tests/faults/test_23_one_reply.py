@@ -680,6 +680,39 @@ def test_server_knows_every_methods_form() -> None:
     assert tried > 0.8 * len(catalog.METHODS)
 
 
+# ---- strategies of one's own ----
+METRICS: dict[str, dict[str, Any]] = {
+    "no weight": {"accuracy": 0.5},
+    "weight 0": {"num-examples": 0, "accuracy": 0.5},
+    "weight 2^40": {"num-examples": BIG, "accuracy": 0.5},
+    "weight NaN": {"num-examples": float("nan"), "accuracy": 0.5},
+    "accuracy NaN": {"num-examples": 4, "accuracy": float("nan")},
+    "another metric": {"num-examples": 4, "f1": 0.5},
+    "a list": {"num-examples": 4, "accuracy": [0.5, 0.5]},
+}
+
+
+@pytest.mark.parametrize("case", METRICS)
+def test_guarded_evaluations(case: str) -> None:
+    """Flower ends a run over metrics that are not alike; one reply of three is left out here."""
+    from flwr.app import Message, MetricRecord, RecordDict
+    from flwr.serverapp.strategy import FedAvg
+
+    from shoal.flower import Guarded
+
+    LocalGrid()  # a task for messages to belong to
+    replies = []
+    for node in range(3):
+        told = METRICS[case] if node == 0 else {"num-examples": 4, "accuracy": 0.25}
+        message = Message(RecordDict(), node, "evaluate")
+        message.metadata.__dict__["_message_id"] = f"m{node}"
+        replies.append(Message(RecordDict({"metrics": MetricRecord(told)}), reply_to=message))
+        replies[-1].metadata.__dict__["_src_node_id"] = node
+    guarded = Guarded(FedAvg())
+    found = guarded.aggregate_evaluate(1, replies)
+    assert found is not None and found["accuracy"] == 0.25 and guarded.refused == {0: 1}
+
+
 # ---- members' machines ----
 def test_a_message_does_not_end_a_member(tmp_path: Path) -> None:
     """An error of its own is told and survived: other members' keys and shares reach it too."""
