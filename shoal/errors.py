@@ -39,11 +39,11 @@ def concerning(key: str) -> Iterator[None]:
 
 
 def shown(text: object, most: int | None = None) -> str:
-    """Text from elsewhere as a terminal may have it: what is not printable is written out, so that
+    r"""Text from elsewhere as a terminal may have it: what is not printable is written out, so that
     no name moves the cursor, changes colours or fakes a line.
 
-    >>> shown("eve\x1b[2J\u202e")
-    'eve\\x1b[2J\\u202e'
+    >>> print(shown("eve\x1b[2J\u202e"))
+    eve\x1b[2J\u202e
     >>> shown("abcdef", most=4)
     'abcd...'
     """
