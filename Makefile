@@ -13,7 +13,7 @@ TORCH_VERSION := $(BIN)/python -c "from importlib.metadata import version; print
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-slow test-flower lint docs clean \
-  bench bench-w3 bench-methods bench-seeds bench-memory bench-scaling bench-peers bench-flower
+  bench bench-real bench-w3 bench-methods bench-seeds bench-memory bench-scaling bench-peers bench-flower
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -67,8 +67,11 @@ lint: setup ## ruff, mypy --strict, import layers
 	  "mypy"        '$(BIN)/mypy --strict shoal' \
 	  "imports"     '$(BIN)/lint-imports'
 
-bench: setup ## peers and engines side by side, one line a workload
+bench: setup ## shoal beside bare loops on small networks, one line a workload
 	@$(BIN)/python -m benchmarks.run
+
+bench-real: setup ## the same on networks that people train
+	@$(BIN)/python -m benchmarks.real
 
 bench-w3: setup ## how near the convolutional workload comes to a matrix product's rate
 	@$(BIN)/python -m benchmarks.roofline_w3

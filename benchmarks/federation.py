@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from benchmarks.bare import RATE, Workload, cohort_of
-from shoal.engines.api import Engine
-from shoal.engines.client_round import Program
+from benchmarks.checkouts import fast_engine, program_of
+from benchmarks.loads import Load
+from shoal import catalog
 from shoal.federation import Federation, Settings
 from shoal.method import Method
-from shoal.parts.local_sgd import Sgd
 from shoal.round import play_round
 from shoal.task import ModuleTask
-from shoal.types import ClientData, Pool
+from shoal.types import ClientData, Model, Pool
 from shoal.worlds.base import Moment
+
+if TYPE_CHECKING:
+    from shoal.engines.api import Engine
+    from shoal.engines.client_round import Program
 
 
 @dataclass(frozen=True)
@@ -37,11 +42,15 @@ class StillWorld:
     def at(self, round: int) -> Moment:
         return Moment(round, 0, 0, range(self.clients), None, round, self.rounds)
 
+    def span(self, client: int) -> tuple[int, int]:
+        """Where its rows begin and end in the pool."""
+        place = client % (len(self.pool.x) // self.rows)
+        return place * self.rows, (place + 1) * self.rows
+
     def train(self, client: int, round: int) -> ClientData:
         if client not in self.held:
-            place = client % (len(self.pool.x) // self.rows)
-            rows = torch.arange(place * self.rows, (place + 1) * self.rows)
-            data = ClientData(self.pool, rows, self.pool.y[rows], float(self.rows))
+            rows = torch.arange(*self.span(client))
+            data = ClientData(self.pool, rows, self.pool.y[rows], float(len(rows)))
             self.held[client] = data
         return self.held[client]
 
@@ -55,7 +64,65 @@ class StillWorld:
         return {}
 
 
-class ShoalRounds:
+@dataclass(frozen=True)
+class SizedWorld(StillWorld):
+    """Members with rows of their own, one after another in the pool; ``rows`` are at most."""
+
+    ends: tuple[int, ...] = ()  # where a member begins is where the one before ends
+    ragged: bool = False
+
+    @classmethod
+    def of(cls, pool: Pool, sizes: tuple[int, ...]) -> SizedWorld:
+        ends, ragged = tuple(accumulate(sizes, initial=0)), len(set(sizes)) > 1
+        return cls(pool, len(sizes), max(sizes), ends=ends, ragged=ragged)
+
+    @property
+    def pad(self) -> int:
+        return self.rows if self.ragged else 0
+
+    def span(self, client: int) -> tuple[int, int]:
+        return self.ends[client], self.ends[client + 1]
+
+
+class Rounds:
+    """A federation whose rounds are played when they are asked for."""
+
+    def __init__(
+        self,
+        program: Program,
+        world: StillWorld,
+        cohorts: tuple[tuple[int, ...], ...],
+        engine: Engine,
+        start: Model,
+        batch: int,
+        epochs: int = 1,
+        uniform: bool = False,
+    ) -> None:
+        self.program, self.engine = program, engine
+        self.settings = Settings(
+            program,
+            world,
+            seed=0,
+            rates=lambda moment: (RATE,) * epochs,
+            cohorts=cohorts,
+            uniform=uniform,
+            batch=batch,
+            shuffle=False,  # as the bare loop: rows in file order
+        )
+        self.federation = Federation.fresh(self.settings, start, world.at(0), RATE)
+        self.before: Moment | None = None
+
+    def round(self, number: int) -> None:
+        moment = self.settings.world.at(number)
+        play_round(self.federation, self.settings, moment, self.engine, self.before)
+        self.before = moment
+
+    def model(self) -> dict[str, Tensor]:
+        """Parameters and running statistics by name."""
+        return self.settings.task.export(self.federation.models[0])
+
+
+class ShoalRounds(Rounds):
     """A shoal federation on a workload, from the bare loop's start, with its cohorts."""
 
     def __init__(
@@ -71,31 +138,26 @@ class ShoalRounds:
         program: Program | None = None,
     ) -> None:
         task = ModuleTask(work.build, classes=10, dtype=x.dtype)
-        self.program = program or Program(method, task, Sgd())
+        program = program or program_of(method, task)
         pool = Pool(x.reshape(-1, *x.shape[2:]), y.reshape(-1))
-        world = StillWorld(pool, work.clients, work.rows)
         cohorts = tuple(tuple(cohort_of(work, r)) for r in range(rounds))
-        self.engine = engine
-        self.settings = Settings(
-            self.program,
-            world,
-            seed=0,
-            rates=lambda moment: (RATE,) * epochs,
-            cohorts=cohorts,
-            uniform=True,
-            batch=work.batch,
-            shuffle=False,  # as the bare loop: rows in file order
-        )
         named = dict(zip(task.layout.names, start, strict=True))
-        self.federation = Federation.fresh(self.settings, task.pack(named), world.at(0), RATE)
-        self.before: Moment | None = None
-
-    def round(self, number: int) -> None:
-        moment = self.settings.world.at(number)
-        play_round(self.federation, self.settings, moment, self.engine, self.before)
-        self.before = moment
+        world = StillWorld(pool, work.clients, work.rows)
+        super().__init__(
+            program, world, cohorts, engine, task.pack(named), work.batch, epochs, uniform=True
+        )
 
     def named(self) -> list[Tensor]:
         """Parameters in the module's order, to compare with the bare loop."""
-        exported = self.settings.task.export(self.federation.models[0])
+        exported = self.model()
         return [exported[name] for name in self.settings.task.layout.names]
+
+
+def rounds_of(
+    load: Load, x: Tensor, y: Tensor, rounds: int, threads: int | None, dtype: torch.dtype
+) -> Rounds:
+    """FedAvg on a load, weighted by rows."""
+    task = ModuleTask(load.build, classes=load.classes, dtype=dtype)
+    program = program_of(catalog.fedavg(), task)
+    world, start = SizedWorld.of(Pool(x, y), load.sizes), task.pack(load.start(dtype))
+    return Rounds(program, world, load.cohorts(rounds), fast_engine(threads), start, load.batch)

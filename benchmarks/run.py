@@ -1,76 +1,75 @@
-"""``make bench``: shoal's stacked engine against the bare loop, interleaved, same work.
+"""``make bench``: shoal's fast engine against bare loops, interleaved, same work, wall-clock time.
 
-One line a workload at the end: its name and, last, the ratio of medians (smaller is better).
+The bare loops are the plain one, and for images one in channels_last, each with one thread and with
+two; shoal has the threads that it takes by itself. ``--threads 1`` is for machines that others use:
+a second OpenMP thread that waits for a core can cost a loop a hundredfold.
+
+One line a workload at the end: its name, the ratio to another checkout (``--old``) and to the best
+bare loop, and last the ratio to the faster plain one. All are medians over the turns of a turn's
+ratio; smaller is better.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
-import time
-from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
 
-import torch
-
-from benchmarks.agreement import check
-from benchmarks.bare import WORKLOADS, BareLoop, cohort_of
-from benchmarks.federation import ShoalRounds
-from shoal import catalog
-from shoal.engines.stacked.engine import Stacked
-
-ROUNDS = {"W1": 8, "W1b": 6, "W2": 20, "W3": 1, "W5": 2}  # timed together, so that a timer is fine
+from benchmarks.agreement import check_exact, check_rounded
+from benchmarks.loads import SMALL
+from benchmarks.turns import Player, Seat, median, ratio, seat_all, take_turns
 
 
-def timed(threads: int, work: Callable[[], None]) -> float:
-    torch.set_num_threads(threads)
-    begin = time.perf_counter()
-    work()
-    return time.perf_counter() - begin
+def measure(name: str, repeats: int, threads: int | None, old: Path | None) -> dict[str, Player]:
+    """What every contestant spent, interleaved; the models are compared first."""
+    load = SMALL[name]
+    check_exact(name)
+    rounds = 1 + load.warm_up + load.turn * repeats
+    seats = [Seat("shoal", name, threads=threads, rounds=rounds)]
+    for player in ("plain", *(("channels_last",) if load.images else ())):
+        seats += [Seat(f"{player}_{n}", name, player, n, rounds) for n in sorted({1, threads or 2})]
+    if old:
+        seats.append(Seat("old", name, threads=threads, rounds=rounds, checkout=old))
+    with ExitStack() as stack:
+        found = seat_all(stack, seats)
+        for player in found.values():
+            player.play(1)
+        loops = [player.model() for key, player in found.items() if key.startswith("channels")]
+        check_rounded(name, found["shoal"].model(), found["plain_1"].model(), loops)
+        for player in found.values():
+            player.play(load.warm_up)
+        take_turns(list(found.values()), repeats, load.turn)
+    return found
 
 
-def measure(name: str, repeats: int) -> dict[str, list[float]]:
-    """Seconds a round of every contestant, interleaved; the models are compared first."""
-    work = WORKLOADS[name]
-    torch.set_num_threads(1)
-    x, y = work.data()
-    bare = BareLoop(work)
-    shoal = ShoalRounds(work, catalog.fedavg(), Stacked(), x, y, bare.model)
-    bare.round(x, y, sorted(cohort_of(work, 0)))
-    shoal.round(0)
-    check(name, work, x, y, shoal.named())
-    count, seconds = ROUNDS[name], dict[str, list[float]](bare_1=[], bare_2=[], stacked=[])
-    number = 1
-    for _ in range(repeats):
-        rounds = range(number, number + count)
-        number += count
-
-        def by_hand(rounds: range = rounds) -> None:
-            for r in rounds:
-                bare.round(x, y, cohort_of(work, r))
-
-        def by_shoal(rounds: range = rounds) -> None:
-            for r in rounds:
-                shoal.round(r)
-
-        seconds["bare_1"].append(timed(1, by_hand) / count)
-        seconds["bare_2"].append(timed(2, by_hand) / count)
-        seconds["stacked"].append(timed(1, by_shoal) / count)
-    return seconds
+def line_of(name: str, found: dict[str, Player]) -> str:
+    """To the faster plain bare loop of one and two threads last, which is what goals are of."""
+    wall = {key: median(player, "wall") for key, player in found.items()}
+    bare = {key: seconds for key, seconds in wall.items() if key not in ("shoal", "old")}
+    plain = min((key for key in bare if key.startswith("plain")), key=bare.__getitem__)
+    best = min(bare, key=bare.__getitem__)
+    shoal = found["shoal"]
+    shown = f"{name:4} "
+    if "old" in found:
+        both = [ratio(shoal, found["old"], what) for what in ("wall", "processor")]
+        shown += "new/old {:.3f} (of processor time {:.3f})  ".format(*both)
+    shown += f"shoal/{best} {ratio(shoal, found[best], 'wall'):.3f}  " if best != plain else ""
+    return shown + f"shoal/bare {ratio(shoal, found[plain], 'wall'):.3f}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("workloads", nargs="*", default=list(WORKLOADS))
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("workloads", nargs="*", default=list(SMALL))
+    parser.add_argument("--repeats", type=int, default=5, help="turns; medians are over them")
+    parser.add_argument("--threads", type=int, help="else shoal's own choice, beside 1 and 2")
+    parser.add_argument("--old", type=Path, help="another checkout: prints new / old")
     arguments = parser.parse_args()
     lines = []
     for name in arguments.workloads:
-        seconds = measure(name, arguments.repeats)
-        median = {key: statistics.median(values) for key, values in seconds.items()}
-        bare = min(median["bare_1"], median["bare_2"])
-        shown = "  ".join(f"{k} {1e3 * v:8.2f} ms" for k, v in median.items())
-        print(f"{name:4} {shown}", flush=True)
-        lines.append(f"{name} stacked/bare {median['stacked'] / bare:.3f}")
+        found = measure(name, arguments.repeats, arguments.threads, arguments.old)
+        shown = "  ".join(f"{k} {1e3 * median(p, 'wall'):.2f}" for k, p in found.items())
+        print(f"{name:4} {shown} ms", flush=True)
+        lines.append(line_of(name, found))
     print(*lines, sep="\n")
 
 
