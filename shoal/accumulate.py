@@ -8,6 +8,7 @@ from torch import Tensor
 from shoal import tree
 from shoal.engines.api import Results
 from shoal.engines.sparse_rows import Scattered
+from shoal.engines.sums import Sums, payload_sums
 from shoal.method import Method
 from shoal.tree import Tree
 from shoal.types import Reduction
@@ -15,10 +16,8 @@ from shoal.view import Uploads
 
 
 class Accumulator:
-    """Adds rows in client order, or an engine's own sums of a chunk in the order of the chunks.
-
-    Chunks follow from the order alone, so neither threads nor the order of arrival change a bit.
-    """
+    """Adds rows in client order, or takes the sum that an engine has made along a fixed tree
+    (:mod:`shoal.engines.sums`), so neither threads nor the order of arrival change a bit."""
 
     def __init__(self, method: Method, size: int, stats: int, like: Tensor) -> None:
         self.method = method
@@ -36,17 +35,18 @@ class Accumulator:
         self.keep_rows = any(p.individual_uploads for p in method.parts)
 
     def add(self, results: Results, keep: list[int], norms: list[float], uniform: bool) -> None:
-        """Add the rows to keep; a chunk that is kept whole brings its own sum."""
+        """Add the rows to keep. What an engine has counted is in a sum that comes with the last
+        results; the guard, who sees the same numbers, keeps all of it."""
         everybody = len(keep) == len(results.clients)
         weights = [1.0] * len(keep) if uniform else [results.counts[row] for row in keep]
-        if everybody and results.total is not None:
-            self.delta.add_(results.total)
+        if results.sums is not None:
+            self._add_sums(results.sums)
+        if results.counted:
+            if not everybody:
+                raise RuntimeError("an upload was counted by the engine and turned away later")
         else:
             for row, weight in zip(keep, weights, strict=True):
                 self._add_row(results, row, weight)
-        if self.stats.numel():
-            for row, weight in zip(keep, weights, strict=True):
-                self.stats.add_(results.stats[row], alpha=weight)
         if self.keep_rows:
             self.rows += [results.delta[row].clone() for row in keep]
         for weight in weights:  # one by one: a sum of sums may differ in the last bit
@@ -56,7 +56,24 @@ class Accumulator:
         self.norms += norms
         self._add_payloads(results, keep, uniform)
 
+    def _add_sums(self, sums: Sums) -> None:
+        self.delta.add_(sums.delta)
+        self.stats.add_(sums.stats)
+        for i, payload in enumerate(sums.payloads):
+            if tree.leaves(payload):
+                self._add_payload(i, payload)
+
+    def _add_payload(self, index: int, more: Tree) -> None:
+        total = self.payloads[index]
+        if total is None:
+            self.payloads[index] = tree.clone(more)
+            return
+        for own, new in zip(tree.leaves(total), tree.leaves(more), strict=True):
+            own.add_(new)
+
     def _add_row(self, results: Results, row: int, weight: float) -> None:
+        if self.stats.numel():
+            self.stats.add_(results.stats[row], alpha=weight)
         if isinstance(results.delta, Scattered):
             results.delta.add_to(self.delta, weight)
         else:
@@ -85,12 +102,13 @@ class Accumulator:
                     kept = [leaf.index_select(0, chosen) for leaf in leaves]
                 self.payloads[i] = (*(self.payloads[i] or ()), tree.rebuild(payload, kept))
                 continue
-            if self.payloads[i] is None:
-                self.payloads[i] = tree.apply(lambda leaf: torch.zeros_like(leaf[0]), payload)
-            weighted = part.reduction is Reduction.MEAN and not uniform
-            weights = [results.counts[row] if weighted else 1.0 for row in keep]
-            for total, leaf in zip(tree.leaves(self.payloads[i]), leaves, strict=True):
-                total.add_(_weighted(leaf, keep, weights))
+            if results.counted:
+                continue  # it is in the sums
+            weights = None
+            if part.reduction is Reduction.MEAN and not uniform:
+                weights = [results.counts[row] for row in keep]
+            chosen = tree.apply(lambda leaf: leaf[keep], payload)
+            self._add_payload(i, payload_sums([part], (chosen,), weights)[0])
 
     def work(self) -> list[tuple[int, int, int, int, float]]:
         """Client, steps, samples, epochs and norm of every row that was added."""
@@ -120,16 +138,6 @@ class Accumulator:
             norms=tuple(self.norms),
             mean_steps=self.steps / max(1, len(self.clients)),
         )
-
-
-def _weighted(stack: Tensor, keep: list[int], weights: list[float]) -> Tensor:
-    """The sum of some rows of a stack, each as often as it counts."""
-    rows = stack if len(keep) == len(stack) else stack[keep]
-    if all(weight == 1.0 for weight in weights):
-        return rows.sum(0)
-    own = torch.tensor(weights, dtype=stack.dtype, device=stack.device)
-    found: Tensor = torch.tensordot(own, rows, 1)
-    return found
 
 
 def _rows(results: Results, keep: list[int]) -> Results:

@@ -46,6 +46,11 @@ class Result(Faces):
         return make_page("this run", config, self.plan.world.saved(), self.rounds, True)
 
     @property
+    def notes(self) -> list[str]:
+        """What a user should know of how the run was computed: fallbacks, refusals, slow paths."""
+        return [note for record in self.rounds for note in record.get("notes", ())]
+
+    @property
     def records(self) -> list[Record]:
         return self.rounds
 

@@ -13,6 +13,7 @@ from shoal.engines.client_round import Program
 from shoal.guard import Guard
 from shoal.method import Method
 from shoal.part import Part
+from shoal.rows_mixed import mixes_rows
 from shoal.store import ClientStore
 from shoal.task import Task
 from shoal.tree import Tree
@@ -49,6 +50,13 @@ class Settings:
     @property
     def task(self) -> Task:
         return self.program.task
+
+    @cached_property
+    def pad(self) -> int:
+        """The run-wide length of a short batch; 0 where every client has equally many rows, and
+        where padding would change what a network makes of real rows."""
+        pad = self.world.pad
+        return 0 if pad and mixes_rows(self.task, self.world) else pad
 
     @cached_property
     def truth(self) -> Drifting | None:

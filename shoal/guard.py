@@ -11,9 +11,9 @@ from torch import Tensor
 
 from shoal import tree
 from shoal.engines.api import Results
+from shoal.engines.sums import all_finite
 from shoal.types import Rejected
 
-FEW = 100
 NOT_FINITE = "not finite"  # a reason to turn an upload away
 
 
@@ -84,15 +84,10 @@ def _finite_rows(results: Results) -> list[bool]:
     if results.stats.numel():
         others.append(results.stats)
     floating = [leaf for leaf in others if leaf.is_floating_point()]
-    if all(math.isfinite(_sum(leaf)) for leaf in floating):
-        return [True] * rows  # a sum passes over nothing, and costs less than a look at each
+    if results.counted or all_finite(tuple(floating)):
+        return [True] * rows  # an engine counts finite uploads only
     fine = torch.ones(rows, dtype=torch.bool)
     for leaf in floating:
         if leaf.numel():
             fine &= leaf.reshape(rows, -1).isfinite().all(1).cpu()
     return [bool(f) for f in fine.tolist()]
-
-
-def _sum(leaf: Tensor) -> float:
-    """Of a few numbers Python's is the cheaper one."""
-    return sum(leaf.flatten().tolist()) if leaf.numel() <= FEW else float(leaf.sum())

@@ -112,7 +112,7 @@ class Method:
 
     @property
     def eager_reason(self) -> str:
-        """Why the method cannot be vectorised; empty if it can."""
+        """Why the method cannot be stacked; empty if it can."""
         return next((p.eager_reason for p in self.parts if p.eager_reason), "")
 
     @property

@@ -42,7 +42,7 @@ def make_order(
         moment.session,
         moment.stage,
         settings.batch,
-        settings.world.pad,
+        settings.pad,
         settings.shuffle,
         settings.uniform,
         summed,

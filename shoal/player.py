@@ -14,6 +14,7 @@ from shoal.config.build import Plan
 from shoal.engines.api import Engine
 from shoal.engines.choose import make_engine
 from shoal.engines.client_round import Program
+from shoal.engines.notes import notes_of
 from shoal.errors import UserError
 from shoal.federation import Federation
 from shoal.guard import NOT_FINITE
@@ -52,6 +53,8 @@ class Player:
         self.engine: Engine = make_engine(
             config.engine, config.threads, config.workers, config.address
         )
+        self.notes = notes_of(self.engine)
+        self.notes.add(*_notes_of_the_plan(plan))
         if federation is None:
             first = plan.world.at(0)
             rate = plan.settings.rates(first)[0]
@@ -95,6 +98,8 @@ class Player:
         record = self._record(moment, report) | local
         clients = _with_accuracy(report.clients, record.pop("by_member", {}))
         self.federation.round = round + 1
+        if new := self.notes.news():
+            record["notes"] = new
         record["seconds"] = round_to(time.perf_counter() - began)
         return record, clients
 
@@ -205,6 +210,16 @@ def reported(figures: dict[str, Tensor], record: Record) -> Iterator[tuple[str, 
                 (f"part_{name}" if name in record or name.startswith("seconds") else name),
                 value.tolist(),
             )
+
+
+def _notes_of_the_plan(plan: Plan) -> list[str]:
+    """What the config does not get as it says, or what a default means here."""
+    settings = plan.settings
+    if settings.pad == settings.world.pad:
+        return []
+    return [
+        "outputs of one row depend on the other rows of its batch, so short batches are not padded"
+    ]
 
 
 def _sentence(round: int, report: RoundReport) -> str:

@@ -128,6 +128,7 @@ class Run:
         if saved is not None and saved.skipped:
             say(saved.skipped)
         player = Player(planned(config), saved.federation if saved else None)
+        player.notes.known(_noted(where, saved.lengths[0] if saved else 0))
         origin = _checked_origin(where, old, player, written, say)
         values = player.plan.config.complete()
         if changes:
@@ -219,6 +220,14 @@ class Run:
         self.journal.close()
         self.player.close()
         self._lock.close()
+
+
+def _noted(where: RunDir, length: int) -> list[str]:
+    """The notes of the rounds that count: they are not said again."""
+    if not length:
+        return []
+    lines = where.rounds.read_bytes()[:length].splitlines()
+    return [note for line in lines for note in json.loads(line).get("notes", ())]
 
 
 # ---- what makes a run the same run ---------------------------------------------------------------

@@ -15,6 +15,7 @@ from torch.func import functional_call
 from shoal.batch_norm import over, purify
 from shoal.errors import UserError
 from shoal.layout import Layout
+from shoal.seeded import seeded
 from shoal.types import Batch, Model, Outputs
 
 RowLoss = Callable[[Tensor, Tensor], Tensor]
@@ -84,7 +85,8 @@ class ModuleTask:
 
     def __post_init__(self) -> None:
         # A copy: what is built may be somebody's own module, and this one is changed below.
-        module = deepcopy(self.build()).to(self.dtype).eval()
+        with seeded(0):  # its weights are never used
+            module = deepcopy(self.build()).to(self.dtype).eval()
         store: Callable[[str, Any], None] = lambda k, v: object.__setattr__(self, k, v)  # noqa: E731
         # What the plain module has, in its order; the module below loses its counters.
         store("plain", dict(module.state_dict()))
@@ -100,23 +102,22 @@ class ModuleTask:
         store("stackable", not (convolutions or getattr(module, "one_by_one", False)))
         store("looked_up", getattr(module, "looked_up", None))
 
-    @cached_property
-    def twin(self) -> ModuleTask:
-        """The same task with a module of its own, for a second thread."""
-        twin = copy(self)
-        object.__setattr__(twin, "module", deepcopy(self.module))
-        return twin
+    def copy(self) -> ModuleTask:
+        """The same task with a module of its own, for another thread: a module's tensors are
+        exchanged while it runs. Parameters and buffers are shared, since they are never written."""
+        tensors = [*self.module.parameters(), *self.module.buffers()]
+        own = copy(self)
+        object.__setattr__(own, "module", deepcopy(self.module, {id(t): t for t in tensors}))
+        return own
 
     def initial(self, seed: int) -> Model:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with seeded(seed):
             module = self.build().to(self.dtype)
         return self.pack({**dict(module.named_buffers()), **module.state_dict()})
 
     def resized(self, layout: Layout) -> ModuleTask:
         """The same network over tensors of other sizes, for one client at a time."""
         other = copy(self)
-        vars(other).pop("twin", None)  # it has the sizes of this one
         object.__setattr__(other, "layout", layout)
         object.__setattr__(other, "stackable", False)
         return other

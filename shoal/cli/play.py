@@ -17,8 +17,11 @@ from shoal.runner import Run
 INTERRUPTED = 130
 
 
-def play(run: Run, loggers: Sequence[str] = ()) -> None:
-    """Play a run to its end, with progress; an interrupt leaves a checkpoint."""
+def play(run: Run, loggers: Sequence[str] = (), verbose: bool = False) -> None:
+    """Play a run to its end, with progress and notes; an interrupt leaves a checkpoint.
+
+    ``verbose`` also says how clients are run, and why.
+    """
     directory, program = run.where.path, run.player.settings.program
     line = engine_line(run.player.engine.name, program.method, program.task.stackable)
     typer.echo(f"{program.method.name} on {line}", err=True)
@@ -29,6 +32,11 @@ def play(run: Run, loggers: Sequence[str] = ()) -> None:
         Loggers(directory, loggers, say) as log,
         Progress(run.player.rounds, run.player.federation.round, run.plan.world) as progress,
     ):
+        run.player.notes.listen = lambda text: progress.say(f"note: {text}")
+        if verbose:
+            run.player.notes.listen_to_details = progress.say
+        for text in run.player.notes:
+            progress.say(f"note: {text}")
 
         def watch(record: dict[str, Any], rounds: int) -> None:
             log.show(record, rounds)
@@ -40,6 +48,4 @@ def play(run: Run, loggers: Sequence[str] = ()) -> None:
             text = f"shoal: interrupted; go on with: shoal resume {directory}"
             typer.echo(text, err=True)
             raise typer.Exit(INTERRUPTED) from None
-    for note in getattr(run.player.engine, "notes", ()):
-        typer.echo(f"note: {note}", err=True)
     typer.echo(closing_line(run.where))

@@ -54,6 +54,13 @@ class Progress:
             self._last = now
             print(self._live.plain(), file=sys.stderr, flush=True)
 
+    def say(self, text: str) -> None:
+        """A line above the live view."""
+        if self._screen is not None:
+            self._screen.console.print(text, markup=False, highlight=False)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
     def _draw(self) -> None:
         from shoal.summary import peak_memory_mb
 

@@ -13,6 +13,9 @@ def resume(
         [], "--set", metavar="KEY=VALUE", help="Where data are now: --set data.path=FILE"
     ),
     engine: str = typer.Option("", help="Go on with another engine; last bits may differ."),
+    verbose: bool = typer.Option(
+        False, "-v", "--verbose", help="Also say how clients are run, and why."
+    ),
     log: list[str] = typer.Option(
         [], "--log", metavar="NAME", help="Add a logger to those the run was started with."
     ),
@@ -39,4 +42,4 @@ def resume(
     run = Run.resume(
         directory, lambda text: typer.echo(f"shoal: note: {text}", err=True), changes=changes
     )
-    play(run, loggers)
+    play(run, loggers, verbose)

@@ -13,7 +13,10 @@ def run(
     changes: list[str] = typer.Option(
         [], "--set", metavar="KEY=VALUE", help="Change a key of the config: --set local.rate=0.1"
     ),
-    engine: str = typer.Option("", help="auto, loop, stacked, processes or ray."),
+    engine: str = typer.Option("", help="auto, loop, stacked or ray."),
+    verbose: bool = typer.Option(
+        False, "-v", "--verbose", help="Also say how clients are run, and why."
+    ),
     force: bool = typer.Option(False, "--force", help="Replace an earlier run in that directory."),
     log: list[str] = typer.Option(
         [], "--log", metavar="NAME", help="Also log to csv, tensorboard, mlflow or wandb."
@@ -36,4 +39,4 @@ def run(
     config = load(file, overrides)
     with located(file, overrides):
         plan = build(config)
-    play(Run.create(out, config, force, planned=lambda _: plan), loggers)
+    play(Run.create(out, config, force, planned=lambda _: plan), loggers, verbose)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from shoal.engines.client_round import Given, Program
 from shoal.engines.sparse_rows import Scattered
+from shoal.engines.sums import Sums
 from shoal.tree import Tree
 from shoal.types import ClientData, Model
 from shoal.view import Clock
@@ -70,9 +71,10 @@ class Order:
 class Results(NamedTuple):
     """What some clients of an order did, stacked along the first axis, in the order's order.
 
-    An engine that has the deltas in its cache may say their ``norms`` and, where the order says how
-    uploads are weighed, their weighted ``total``, taken in client order. Where the order wants no
-    more than that of finite deltas, ``delta`` may have no rows.
+    An engine may add up what finite uploads of an order send, where the order says how they weigh
+    (``uniform``): such results are ``counted``, and the sum over all of them comes with the last
+    results of the order. ``delta`` of counted results has no rows if nobody looks at single ones
+    (``Order.summed``). An engine that has seen each client's ``norms`` says them.
     """
 
     clients: tuple[int, ...]
@@ -85,7 +87,8 @@ class Results(NamedTuple):
     samples: tuple[int, ...]
     epochs: tuple[int, ...]
     norms: tuple[float, ...] | None = None
-    total: Tensor | None = None
+    counted: bool = False
+    sums: Sums | None = None  # of all counted results of the order
 
 
 class Engine(Protocol):

@@ -38,11 +38,10 @@ def epoch_order(
     return torch.from_numpy(rng.permutations(key, sizes, most))
 
 
-def padded_batch(data: ClientData, positions: torch.Tensor, length: int, weighted: bool) -> Batch:
+def padded_batch(data: ClientData, positions: torch.Tensor, length: int) -> Batch:
     """The rows at ``positions``; padding (weight 0) up to ``length`` repeats the first row.
 
-    Where clients differ in size every batch carries weights, full ones too: one kind of batch is
-    one trace, and a client's bits do not depend on who else is in the cohort.
+    A full batch has no weights: it is trained as torch would train it.
     """
     real = positions.shape[0]
     weight = None
@@ -50,7 +49,7 @@ def padded_batch(data: ClientData, positions: torch.Tensor, length: int, weighte
         filler = positions.new_zeros(length - real)
         positions = torch.cat([positions, filler])
     x = data.pool.x.index_select(0, data.rows[positions])
-    if weighted or data.weight is not None:
+    if real < length or data.weight is not None:
         weight = torch.ones(length, dtype=_float(x))
         weight[real:] = 0.0
         if data.weight is not None:
@@ -65,7 +64,7 @@ def epoch_batches(order: Order, client: int, data: ClientData, epoch: int) -> It
     size = batch_rows(order, rows)
     for begin in range(0, rows, size):
         chosen = positions[begin : begin + size]
-        yield padded_batch(data, chosen, size if order.pad else chosen.shape[0], order.pad > 0)
+        yield padded_batch(data, chosen, size if order.pad else chosen.shape[0])
 
 
 def whole(data: ClientData) -> Batch:

@@ -189,6 +189,15 @@ class Program:
         return not filled and not (getattr(optimizer, "momentum", 1.0) or optimizer.adaptive)
 
     @cached_property
+    def uniform(self) -> bool:
+        """Whether clients with equal data and steps do the same but for their rows: start at the
+        model, step, and send their change."""
+        slots = ("client_end", "upload", "after_epoch", "stop")
+        looks = self.needs_train or self.needs_validation
+        filled = any(self.fillers(slot) for slot in slots)
+        return self.plain_start and not (filled or looks or self.noisy or self.keeps_memory)
+
+    @cached_property
     def plain_steps(self) -> bool:
         """Whether a step is SGD on the base loss alone, so that rows without weight move nothing
         (but for running statistics)."""

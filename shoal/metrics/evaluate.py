@@ -13,7 +13,7 @@ from torch import Tensor
 
 from shoal.cores import cores
 from shoal.metrics.gathered import gathered
-from shoal.task import Task
+from shoal.task import ModuleTask, Task
 from shoal.types import Batch, ClientData, Model
 
 # Rows of an evaluation batch; fixed, because sums depend on them in the last bits. The maps of more
@@ -44,7 +44,7 @@ def batches(data: ClientData, parts: Sequence[slice]) -> Iterator[tuple[slice, B
 def evaluate(task: Task, model: Model, data: ClientData) -> Scores:
     """Scores of ``model`` on ``data``, batch by batch; rows weigh as ``data.weight`` says."""
     loss = correct = total = 0.0
-    for part in _on_both_cores(task, model, data):  # in their order, whoever ran them
+    for part in _on_all_cores(task, model, data):  # in their order, whoever ran them
         loss, correct, total = loss + part.loss, correct + part.correct, total + part.weight
     if total == 0.0:
         return Scores(None, float("nan"))
@@ -59,29 +59,43 @@ class _Sums(NamedTuple):
     weight: float
 
 
-def _on_both_cores(task: Task, model: Model, data: ClientData) -> list[_Sums]:
-    """The sums of every batch; a second thread takes half of them where threads are one core each.
+def _on_all_cores(task: Task, model: Model, data: ClientData) -> list[_Sums]:
+    """The sums of every batch, in their order, by as many threads as there are cores.
 
-    A module's tensors are exchanged while it runs, so that thread has a task of its own.
+    A module's tensors are exchanged while it runs, so every further thread has a task of its own.
     """
-    twin: Task | None = getattr(task, "twin", None)
     parts = slices(task, data)
-    alone = len(parts) < 2 or torch.get_num_threads() > 1 or cores() == 1
-    if twin is None or alone or data.rows.is_cuda:
+    threads = min(cores(), len(parts))
+    several = threads > 1 and torch.get_num_threads() == 1 and data.rows.device.type == "cpu"
+    if not several or not isinstance(task, ModuleTask):
         return _sums(task, model, data, parts)
-    gathered(data)  # by one thread, before two of them want it
-    middle = len(parts) // 2
-    later = _second_thread(getpid()).submit(_sums, twin, model, data, parts[middle:])
+    gathered(data)  # by one thread, before several of them want it
+    cuts = [len(parts) * i // threads for i in range(threads + 1)]
+    shares = [parts[i:j] for i, j in zip(cuts, cuts[1:], strict=False)]
+    pool, tasks = _threads(getpid(), cores()), _copies(task, threads - 1)
+    later = [
+        pool.submit(_sums, own, model, data, share)
+        for own, share in zip(tasks, shares[1:], strict=True)
+    ]
     try:
-        return _sums(task, model, data, parts[:middle]) + later.result()
+        found = _sums(task, model, data, shares[0])
+        return found + [sums for share in later for sums in share.result()]
     finally:
-        wait([later])  # never leave it running on the twin
+        wait(later)  # never leave them running on their tasks
+
+
+def _copies(task: ModuleTask, count: int) -> list[ModuleTask]:
+    """Copies of a task, made once."""
+    made: list[ModuleTask] = vars(task).setdefault("_copies", [])
+    while len(made) < count:
+        made.append(task.copy())
+    return made[:count]
 
 
 @cache
-def _second_thread(process: int) -> ThreadPoolExecutor:
-    """One a process: a fork has none of its parent's threads."""
-    return ThreadPoolExecutor(1, "evaluate", lambda: torch.set_num_threads(1))
+def _threads(process: int, count: int) -> ThreadPoolExecutor:
+    """Made once per process: a fork has none of its parent's threads."""
+    return ThreadPoolExecutor(count, "evaluate", lambda: torch.set_num_threads(1))
 
 
 @torch.inference_mode()

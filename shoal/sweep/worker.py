@@ -61,6 +61,6 @@ class Worker:
             self.tell(Event(name, record["round"] + 1, rounds, record["accuracy"]))
 
         run.play(watch)
-        for note in getattr(run.player.engine, "notes", ()):
+        for note in run.player.notes:
             self.tell(Event(name, text=note))
         self.tell(Event(name, run.player.rounds, run.player.rounds, status="finished"))

@@ -12,10 +12,11 @@ from torch import Tensor
 from shoal import catalog, models
 from shoal.engines.api import Results
 from shoal.engines.loop import Loop
-from shoal.engines.stacked import factored
-from shoal.engines.stacked import run as stepper
-from shoal.engines.stacked.compiled import compiled_for
-from shoal.engines.stacked.engine import Stacked
+from shoal.engines.stacked.compiled import Compiled
+from shoal.engines.stacked.engine import RUN, Stacked
+from shoal.engines.stacked.factored import run_factored
+from shoal.engines.stacked.layout import Chunk
+from shoal.engines.stacked.plan import Path
 from shoal.federation import Settings
 from shoal.method import Method
 from shoal.part import Part
@@ -27,15 +28,15 @@ HIDDEN = 32
 
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Whether each chunk went the way of the factors."""
+    """Whether each chunk was run with factors."""
     found: list[bool] = []
 
-    def watched(*arguments: Any) -> Results | None:
-        results = factored.run_factored(*arguments)
-        found.append(results is not None)
+    def watched(compiled: Compiled, chunk: Chunk) -> Results:
+        results = run_factored(compiled, chunk)
+        found.append(results.counted)
         return results
 
-    monkeypatch.setattr(stepper, "run_factored", watched)
+    monkeypatch.setitem(RUN, Path.FACTORED, watched)
     return found
 
 
@@ -117,16 +118,3 @@ def test_a_client_that_is_not_a_number_is_left_out_by_name(taken: list[bool]) ->
     assert not all(taken)
     assert [r.client for r in ours[1][0].rejected] == [4]
     assert (ours[2][-1] - theirs[2][-1]).norm() <= 1e-11 * theirs[2][-1].norm()
-
-
-def test_a_way_that_does_not_agree_is_not_gone_again(
-    taken: list[bool], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(factored, "_norms", lambda rest, seen: torch.ones(len(rest)))
-    settings = settings_of(rate=0.123, optimizer=Sgd(clip=None, momentum=0.0))
-    compiled_for(settings.program).factored = None
-    try:
-        assert apart(settings) <= 1e-11
-        assert taken and not any(taken)
-    finally:
-        compiled_for(settings.program).factored = None

@@ -134,12 +134,15 @@ def watched_round(summed: bool, bad: int | None = None) -> tuple[Watched, Federa
 
 
 def test_an_engine_that_adds_up_gives_the_same_mean() -> None:
-    """``Results.total`` is what the rows add up to."""
-    for results in watched_round(summed=False)[0].seen:
-        assert results.total is not None and results.norms is not None
-        weighed = (results.delta * torch.tensor(results.counts)[:, None]).sum(0)
-        torch.testing.assert_close(results.total, weighed)
+    """The sum that comes with the last results is what all rows add up to."""
+    seen, total = watched_round(summed=False)[0].seen, torch.zeros(())
+    for results in seen:
+        assert results.counted and results.norms is not None
+        assert isinstance(results.delta, torch.Tensor)
+        total = total + (results.delta * torch.tensor(results.counts)[:, None]).sum(0)
         torch.testing.assert_close(torch.tensor(results.norms), results.delta.norm(dim=1))
+    assert seen[-1].sums is not None and all(r.sums is None for r in seen[:-1])
+    torch.testing.assert_close(seen[-1].sums.delta, total)
 
 
 def test_deltas_that_nobody_asks_for_are_not_kept_and_change_nothing() -> None:
@@ -158,15 +161,14 @@ def test_a_client_that_is_not_finite_is_still_left_out_of_a_sum() -> None:
 
 def test_an_epoch_in_one_call_does_what_its_steps_do_one_by_one() -> None:
     engine, federation, _ = watched_round(summed=True)
-    (compiled,) = (made for _, made in engine._compiled.values())
-    assert compiled is not None
+    (compiled,) = (made for known in engine._programs.values() for made in known.made.values())
     replays = [replay for _, known in compiled._steps.values() for replay in known.values()]
     assert replays and all(replay.script is not None for replay in replays)
     for replay in replays:
         replay.script = None
     world = SmallWorld(clients=6, rows=(8,))
     settings = settings_for(catalog.fedavg(), world, small_task(world=world), participation=6)
-    program = next(program for program, _ in engine._compiled.values())
+    program = next(known.program for known in engine._programs.values())
     settings = replace(settings, program=program)
     again = Federation.fresh(settings, settings.task.initial(0), world.at(0), 0.1)
     play_round(again, settings, world.at(0), engine)
@@ -183,7 +185,6 @@ def test_unequal_clients_are_traced_for_few_shapes() -> None:
     federation = Federation.fresh(settings, settings.task.initial(0), world.at(0), 0.1)
     for number in range(12):
         play_round(federation, settings, world.at(number), engine)
-    (compiled,) = (made for _, made in engine._compiled.values())
-    assert compiled is not None
+    (compiled,) = (made for known in engine._programs.values() for made in known.made.values())
     shapes = [shape for shape, (_, known) in compiled._steps.items() for _ in known]
     assert len(shapes) <= 3  # 5 clients, 4 and 1, all with batches of one length

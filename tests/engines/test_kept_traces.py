@@ -11,7 +11,6 @@ from support import SmallWorld, play, settings_for, small_task
 
 from shoal import catalog, run
 from shoal.engines.stacked import compiled
-from shoal.engines.stacked import compiled as kept_traces
 from shoal.engines.stacked.engine import Stacked
 
 WORLD = {"name": "still", "members": 6, "rounds": 2}
@@ -19,9 +18,9 @@ WORLD = {"name": "still", "members": 6, "rounds": 2}
 
 @pytest.fixture(autouse=True)
 def nothing_kept() -> Iterator[None]:
-    kept_traces._kept.clear()
+    compiled.KEPT._kept.clear()
     yield
-    kept_traces._kept.clear()
+    compiled.KEPT._kept.clear()
 
 
 def played(**changes: Any) -> torch.Tensor:
@@ -51,7 +50,7 @@ def test_another_seed_needs_no_trace_and_gives_the_same_bits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     alone = played(seed=1)
-    kept_traces._kept.clear()
+    compiled.KEPT._kept.clear()
     counted = traces(monkeypatch)
     played(seed=0)
     first = len(counted)
@@ -76,14 +75,14 @@ def test_another_program_is_traced_anew(
     counted = traces(monkeypatch)
     found = played(**{**base, **change})
     assert counted
-    kept_traces._kept.clear()
+    compiled.KEPT._kept.clear()
     assert torch.equal(found, played(**{**base, **change}))
 
 
 def test_only_the_last_programs_are_kept() -> None:
-    for k in range(kept_traces.MOST + 2):
+    for k in range(compiled.KEPT.MOST + 2):
         played(method={"fedprox": {"mu": 0.1 + k}})
-    assert len(kept_traces._kept) == kept_traces.MOST
+    assert len(compiled.KEPT._kept) == compiled.KEPT.MOST
 
 
 @pytest.mark.parametrize("rows", [(8,), (9, 5, 12)])

@@ -12,7 +12,7 @@ from support import SmallWorld, play, settings_for
 from torch import nn
 
 from shoal import catalog, task
-from shoal.engines.stacked import engine as stacked
+from shoal.engines.stacked import plan
 from shoal.engines.stacked.engine import Stacked
 from shoal.task import ModuleTask
 
@@ -46,7 +46,7 @@ def test_what_is_not_recorded_runs_in_one_thread(monkeypatch: pytest.MonkeyPatch
             running.remove(id(module))
 
     monkeypatch.setattr(task, "functional_call", slow)
-    monkeypatch.setattr(stacked, "SMALL_STEP", 0)  # or little work stays in one thread
+    monkeypatch.setattr(plan, "MILLISECOND", 1)  # or little work stays in one thread
     world = SmallWorld()
     width = world.train(0, 0).pool.x.shape[1]
     network = ModuleTask(partial(Convolution, width, world.classes), classes=world.classes)

@@ -177,10 +177,10 @@ def test_gradients_are_those_of_torch(function: Callable[[Tensor], Tensor]) -> N
 ONE_RUN = """
 import json, sys
 from shoal import run
-from shoal.engines.stacked import compiled as kept_traces
+from shoal.engines.stacked.compiled import KEPT
 run(world={"name": "still", "members": 6, "rounds": 2}, method="fedavg", engine="stacked",
     participation=4, seed=0)
-traced = [len(compiled._steps) for compiled in kept_traces._kept.values()]
+traced = [len(compiled._steps) for compiled in KEPT._kept.values()]
 print(json.dumps([traced, sorted(sys.modules)]))
 """
 

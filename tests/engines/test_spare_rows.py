@@ -39,8 +39,7 @@ def settings_of(method: Method, participation: int = 7, epochs: int = 4) -> Sett
 
 
 def compiled_of(engine: Stacked) -> Compiled:
-    (compiled,) = (made for _, made in engine._compiled.values())
-    assert compiled is not None
+    (compiled,) = (made for known in engine._programs.values() for made in known.made.values())
     return compiled
 
 

@@ -61,7 +61,7 @@ def test_what_cannot_be_stacked_is_refused(name: str) -> None:
 @pytest.mark.parametrize("name", WITHOUT_ADAM)
 def test_what_does_not_go_with_adam_is_refused(name: str) -> None:
     with pytest.raises(UserError, match="local.optimizer"):
-        method_named(name).check_optimizer(adaptive=True)
+        method_named(name).check_optimizer(Adam())
 
 
 @BITS

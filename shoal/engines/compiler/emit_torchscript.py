@@ -38,8 +38,8 @@ class Steps(NamedTuple):
 
     def like(self) -> list[Tensor]:
         """Tensors without memory, laid out as one step's."""
-        columns = [_without_memory(c.shape[1:], c.dtype) for c in self.columns]
-        return [_without_memory(tuple(self.shape), self.pool.dtype), *columns]
+        columns = [without_memory(c.shape[1:], c.dtype) for c in self.columns]
+        return [without_memory(tuple(self.shape), self.pool.dtype), *columns]
 
     def batches(self) -> Iterator[list[Tensor]]:
         """The tensors of every step, for those who take steps one by one."""
@@ -62,7 +62,7 @@ class Steps(NamedTuple):
 
 
 @lru_cache(256)
-def _without_memory(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+def without_memory(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     return torch.empty(shape, dtype=dtype, device="meta")
 
 

@@ -17,7 +17,8 @@ from shoal.engines.client_round import Given, Local
 from shoal.engines.numbers import known
 from shoal.engines.stacked.compiled import Compiled, rows_of
 from shoal.engines.stacked.layout import Chunk
-from shoal.engines.stacked.sizes import filled, rows_for, sizes_for
+from shoal.engines.stacked.plan import SMALL_STEP, step_work
+from shoal.engines.stacked.sizes import filled, rows_for, stack_sizes
 from shoal.tree import Tree
 from shoal.types import Work
 
@@ -29,6 +30,18 @@ class Done(NamedTuple):
     results: Results
 
 
+def _sizes_for(compiled: Compiled, chunk: Chunk) -> tuple[int, ...]:
+    """Rows that the chunk's stacks may have, the most last; () where they are exactly its clients.
+
+    A large step is worth more than a compilation, and equal clients seldom need another one.
+    """
+    spare = compiled.stacked and chunk.order.pad > 0 and not compiled.program.noisy
+    work = step_work(chunk.order) * len(chunk.members)
+    if not spare or chunk.even or work >= SMALL_STEP:
+        return ()
+    return stack_sizes(len(chunk.members), spare=True)
+
+
 class Active:
     """Clients of a chunk that have not stopped, and what they did so far.
 
@@ -37,7 +50,7 @@ class Active:
 
     def __init__(self, compiled: Compiled, chunk: Chunk, rate: Tensor) -> None:
         self.chunk, self.largest = chunk, len(chunk.members)
-        self.sizes = sizes_for(compiled, chunk)
+        self.sizes = _sizes_for(compiled, chunk)
         self.where = list(range(self.largest))  # in the chunk as it began
         self.given: Given = chunk.given()
         self.local: Local = chunk.local()
@@ -139,33 +152,18 @@ def _work(compiled: Compiled, done: Active, epoch: int) -> Work | None:
 
 
 def in_order(chunk: Chunk, finished: list[Done]) -> Results:
-    """One result, the clients as they came, summed where that is wanted."""
+    """One result, the clients as they came."""
     if len(finished) == 1 and chunk.even:
-        return _totalled(finished[0].results, chunk.order.uniform)  # they ran as they came
+        return finished[0].results  # they ran as they came
     asked = [0] * len(chunk.members)  # where the client that came i-th was when it ran
     for ran, came in enumerate(chunk.places):
         asked[came] = ran
     found = {ran: k for k, ran in enumerate(w for d in finished for w in d.places)}
     rows = [found[ran] for ran in asked]
-    return _totalled(_in_order([d.results for d in finished], rows), chunk.order.uniform)
+    return joined([d.results for d in finished], rows)
 
 
-def _totalled(results: Results, uniform: bool | None) -> Results:
-    """With the weighted sum of the deltas, while they are in the cache."""
-    if uniform is None or len(results.clients) == 1:
-        return results
-    assert isinstance(results.delta, Tensor)
-    return results._replace(total=weighted_sum(results.delta, results.counts, uniform))
-
-
-def weighted_sum(delta: Tensor, counts: Sequence[float], uniform: bool) -> Tensor:
-    """The sum of the rows, each as often as it counts."""
-    if uniform:
-        return delta.sum(0)
-    return torch.mv(delta.t(), torch.tensor(counts, dtype=delta.dtype, device=delta.device))
-
-
-def _in_order(finished: list[Results], rows: list[int]) -> Results:
+def joined(finished: list[Results], rows: list[int]) -> Results:
     """One result with the clients in the given order."""
     size = sum(len(f.clients) for f in finished)
     if len(finished) == 1 and rows == list(range(size)):
@@ -173,7 +171,8 @@ def _in_order(finished: list[Results], rows: list[int]) -> Results:
     index = torch.tensor(rows)
     columns: list[Any] = []
     for column in zip(*finished, strict=True):
-        if column[0] is None or (isinstance(column[0], tuple) and not tree.leaves(column[0])):
+        plain = column[0] is None or isinstance(column[0], bool)
+        if plain or (isinstance(column[0], tuple) and not tree.leaves(column[0])):
             columns.append(column[0])
         elif isinstance(column[0], tuple) and not isinstance(tree.leaves(column[0])[0], Tensor):
             flat = [value for group in column for value in group]

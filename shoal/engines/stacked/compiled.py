@@ -17,6 +17,8 @@ from shoal.engines.client_round import Carry, Ended, Given, Local, Program
 from shoal.engines.compiler.cache import Functions, with_moment
 from shoal.engines.compiler.compile import Replay, Untraceable, compile_step
 from shoal.engines.numbers import known
+from shoal.models.blueprint import Blueprint
+from shoal.models.registry import maker
 from shoal.tree import Tree
 from shoal.types import Batch, Work
 from shoal.view import Clock
@@ -36,17 +38,8 @@ class Compiled:
         self.program = program
         self.stacked = stacked
         self.plain_end = not (program.fillers("client_end") or program.fillers("upload"))
-        watches = program.fillers("after_epoch") or program.fillers("stop")
-        looks = program.needs_train or program.needs_validation
-        self.plain = (
-            stacked
-            and self.plain_end
-            and program.plain_start
-            and not (watches or looks or program.noisy or program.keeps_memory)
-        )
-        self.factored: bool | None = None  # whether run_factored is right; None until it was tried
         self._any_epoch = stacked  # whether one trace of an epoch's end serves all epochs
-        self._steps: dict[Any, tuple[tuple[str, ...], dict[Any, Replay]]] = {}
+        self._steps: dict[Any, tuple[tuple[str, ...], dict[Any, Replay | Untraceable]]] = {}
         self._tracing = Lock()
         self._functions = Functions(self._tracing)
         if twin is not None:
@@ -168,28 +161,41 @@ class Compiled:
 
         ``batch`` may be tensors without memory; ``real`` makes those that a new trace is tried on.
         """
-        flat = tree.leaves(carry)
-        fixed = [rate, *tree.leaves((given, start))]
+        flat, fixed = self.bound_to(given, start, carry, rate)
         moving = tree.leaves((batch, noise))
-        if not self.stacked:
-            flat, moving = [t[0] for t in flat], [t[0] for t in moving]
-            fixed = [rate, *tree.leaves((_first_client(given), _first_row(start)))]
-        # where clients start may be everybody's, or each one's own
-        shape = (start.dim(), *((t.shape, _strides(t), t.dtype) for t in (*flat, *moving)))
+        moving = moving if self.stacked else [t[0] for t in moving]
+        # everything that a compiled step depends on: how the trees look, and how each tensor lies
+        form = tree.structure((given, start, carry, batch, noise))
+        shape = (form, *((t.shape, _strides(t), t.dtype) for t in (*flat, *fixed, *moving)))
         names, traces = self._steps.get(shape, ((), {}))
-        if clock.key(names) not in traces:
-            with self._tracing:  # two threads that need the same trace make it once
+        found = traces.get(clock.key(names))
+        if found is None:
+            with self._tracing:  # two threads that need the same step compile it once
                 names, traces = self._steps.get(shape, ((), {}))
-                if clock.key(names) not in traces:
+                found = traces.get(clock.key(names))
+                if found is None:
                     real_batch = real()
                     moving = tree.leaves((real_batch, noise))
                     moving = moving if self.stacked else [t[0] for t in moving]
-                    replay = self._compile(
-                        given, start, carry, real_batch, noise, clock, flat, fixed, moving
-                    )
-                    names, traces = with_moment(names, traces, clock, replay)
-                    self._steps[shape] = (names, traces)
-        return traces[clock.key(names)], flat, fixed
+                    try:
+                        found = self._compile(
+                            given, start, carry, real_batch, noise, clock, flat, fixed, moving
+                        )
+                    except Untraceable as error:
+                        found = error
+                    self._steps[shape] = with_moment(names, traces, clock, found)
+        if isinstance(found, Untraceable):
+            raise found
+        return found, flat, fixed
+
+    def bound_to(
+        self, given: Given, start: Tensor, carry: Carry, rate: Tensor
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """The carry and fixed tensors of a step, as its replay wants them."""
+        if self.stacked:
+            return tree.leaves(carry), [rate, *tree.leaves((given, start))]
+        alone = (_first_client(given), _first_row(start))
+        return [t[0] for t in tree.leaves(carry)], [rate, *tree.leaves(alone)]
 
     def _compile(
         self,
@@ -269,23 +275,49 @@ def given_rows(given: Given, begin: int, end: int) -> Given:
     return given._replace(n=given.n[begin:end], memories=memories, batches=batches)
 
 
-MOST = 32  # programs whose traces are kept, the last ones used
+class KeptSteps:
+    """Compiled programs that outlive a run: a process that plays many runs of one program (a
+    reproduction, a sweep's worker) compiles it once.
 
-_kept: OrderedDict[Program, Compiled] = OrderedDict()
-_lock = Lock()
+    A compiled step depends on neither seed, rates nor data, so equal programs share theirs. Only
+    programs of shoal's own code are shared: whoever edits a network, a loss or a part of their own
+    in a notebook gets steps of the code as it is now.
+    """
+
+    MOST = 32  # programs that are kept, the last ones used
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[Program, bool], Compiled] = OrderedDict()
+        self._lock = Lock()
+
+    def of(self, program: Program, stacked: bool) -> Compiled:
+        """The program's steps so far, or those of an equal program."""
+        if not _is_ours(program):
+            return Compiled(program, stacked)
+        key = (program, stacked)
+        with self._lock:
+            if key not in self._kept:
+                twin = self._kept.get((replace(program, uploads=not program.uploads), stacked))
+                self._kept[key] = Compiled(program, stacked, twin)
+                while len(self._kept) > self.MOST:
+                    self._kept.popitem(last=False)
+            self._kept.move_to_end(key)
+            return self._kept[key]
 
 
-def compiled_for(program: Program) -> Compiled:
-    """The program's traces so far, or those of an equal one."""
-    try:
-        hash(program)
-    except TypeError:  # a user's part or model that cannot be compared
-        return Compiled(program, program.task.stackable)
-    with _lock:
-        if program not in _kept:
-            twin = _kept.get(replace(program, uploads=not program.uploads))
-            _kept[program] = Compiled(program, program.task.stackable, twin)
-            while len(_kept) > MOST:
-                _kept.popitem(last=False)
-        _kept.move_to_end(program)
-        return _kept[program]
+def _is_ours(program: Program) -> bool:
+    """Whether a program is made of this package's code alone, so that equal means the same."""
+    task = program.task
+    build: Any = getattr(task, "build", None)
+    if isinstance(build, Blueprint):
+        build = maker(build.name)
+    things = [*program.method.parts, program.optimizer, task, build, getattr(task, "rows", None)]
+    return all(thing is None or _module_of(thing).startswith("shoal.") for thing in things)
+
+
+def _module_of(thing: Any) -> str:
+    name = getattr(thing, "__module__", None) or type(thing).__module__
+    return str(name)
+
+
+KEPT = KeptSteps()

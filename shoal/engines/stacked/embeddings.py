@@ -20,6 +20,7 @@ from shoal.engines.api import Member, Order, Results
 from shoal.engines.batches import batch_rows, epoch_order, steps_an_epoch
 from shoal.engines.client_round import Program
 from shoal.engines.sparse_rows import Scattered, Table
+from shoal.engines.stacked.sizes import TABLE_ROWS, padded_size
 from shoal.layout import Layout
 from shoal.task import ModuleTask
 from shoal.types import ClientData, Model, Pool
@@ -42,7 +43,7 @@ class Compact:
         """The order's results; ``train`` is told to train smaller orders."""
         for part in _parts(order):
             cuts = [_Cut.of(part, m, self.table) for m in part.members]
-            rows = _grid(max(len(cut.chosen) for cut in cuts))
+            rows = padded_size(max(len(cut.chosen) for cut in cuts), TABLE_ROWS)
             if 2 * rows > self.table.rows:
                 yield from train([part])
                 continue
@@ -109,7 +110,7 @@ class _Cut:
     def back(self, results: Results, size: int) -> Results:
         assert isinstance(results.delta, Tensor)
         delta = Scattered(size, self.table, self.chosen, results.delta[0])
-        return results._replace(delta=delta, total=None)
+        return results._replace(delta=delta)
 
 
 def compact_of(program: Program) -> tuple[Compact | None, str]:
@@ -149,13 +150,3 @@ def _positions(order: Order, member: Member) -> Tensor | None:
 
 def _renumbered(data: ClientData, x: Tensor) -> ClientData:
     return replace(data, pool=Pool(x, data.labels), rows=torch.arange(len(data)))
-
-
-def _grid(rows: int) -> int:
-    """The next of 1, 1.5, 2, 3, 4, 6, 8 ... : few sizes, so that little is traced.
-
-    >>> [_grid(n) for n in (3, 5, 3900, 4097)]
-    [3, 6, 4096, 6144]
-    """
-    power = 1 << max(0, (rows - 1).bit_length())
-    return power * 3 // 4 if power >= 4 and rows <= power * 3 // 4 else power

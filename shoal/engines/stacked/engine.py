@@ -1,19 +1,20 @@
-"""A whole cohort at once: clients stacked as ``[C, P]``, the local step traced and replayed.
+"""A whole cohort at once: clients side by side as ``[C, P]``, their step compiled and replayed.
 
-Members are taken in chunks of consecutive clients, small enough that a few ``[C, P]`` buffers stay
-in the cache; inside a chunk clients with more steps come first, so that those who are done fall off
-the end. Convolutional models run one client at a time. Two threads work on chunks; sums are taken
-in client order all the same.
+``plan_for`` (in ``plan.py``) cuts an order into chunks of consecutive clients. Threads (one per
+core) take chunks as they are free; each chunk is a pure function of the order, and uploads are
+added up along one fixed tree, so the bits are the same for every number of threads.
 """
 
 from __future__ import annotations
 
 import ctypes
+import math
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -23,91 +24,94 @@ from shoal.engines.api import Order, Results
 from shoal.engines.client_round import Program
 from shoal.engines.compiler.compile import Untraceable
 from shoal.engines.loop import Loop
-from shoal.engines.stacked.compiled import Compiled, compiled_for
+from shoal.engines.notes import Notes
+from shoal.engines.stacked.active_clients import joined
+from shoal.engines.stacked.compiled import KEPT, Compiled
 from shoal.engines.stacked.embeddings import Compact, compact_of
-from shoal.engines.stacked.factored import clients_at_once
+from shoal.engines.stacked.factored import run_factored, why_no_factors
 from shoal.engines.stacked.layout import Chunk
-from shoal.engines.stacked.plan import CACHE_BYTES, SMALL_STEP, chunks_of, work_of
+from shoal.engines.stacked.plan import Path, StackPlan, plan_for
 from shoal.engines.stacked.questions import Asker
-from shoal.engines.stacked.run import run_chunk
+from shoal.engines.stacked.run import run_general
+from shoal.engines.stacked.uniform import run_uniform
+from shoal.engines.sums import Sums, SumTree, all_finite, payload_sums, weighted_sum
+from shoal.task import ModuleTask
 from shoal.tree import Tree
 from shoal.types import ClientData, Pool
 
+RUN: dict[Path, Callable[[Compiled, Chunk], Results]] = {
+    Path.GENERAL: run_general,
+    Path.UNIFORM: run_uniform,
+    Path.FACTORED: run_factored,
+}
+
 
 class Stacked:
-    """See the module. ``threads`` shares chunks between threads of one core each (two, or one
-    where there is but one core to use)."""
+    """See the module. ``threads``: at most so many, None for one per core."""
 
     name = "stacked"
 
-    def __init__(self, threads: int | None = None, cache_bytes: int = CACHE_BYTES) -> None:
+    def __init__(self, threads: int | None = None) -> None:
         keep_freed_memory()
         # Steps are fine-grained: two OpenMP threads in one step lose far more than they gain as
         # soon as anybody else wants a core. Parallelism comes from chunks instead.
         torch.set_num_threads(1)
-        self._threads = threads or min(2, cores())
-        self._cache_bytes = cache_bytes
-        self._compiled: dict[int, tuple[Program, Compiled | None]] = {}
-        self._askers: dict[int, tuple[Program, Asker | None]] = {}
-        self._compact: dict[int, tuple[Program, Compact | None]] = {}
-        self.notes: list[str] = []  # what a user should know, such as a fall-back
+        self.threads = threads or cores()
+        self.notes = Notes()
+        self._programs: dict[int, _Known] = {}
         self._pool: ThreadPoolExecutor | None = None
+        self._own = threading.local()
 
     def train(self, order: Order) -> Iterator[Results]:
-        compact = self._compact_of(order.program)
+        compact = self._known(order.program).compact
         return compact.train(order, self._train) if compact else self._train([order])
 
-    def _train(self, orders: Sequence[Order]) -> Iterator[Results]:
-        """The results of some orders of one program, one order after the other."""
-        program = orders[0].program
-        compiled, trained = self._program(program), [0] * len(orders)
-        if compiled is not None:
+    def plan(self, order: Order) -> StackPlan:
+        """How an order will be run."""
+        known = self._known(order.program)
+
+        def matches(order: Order, clients: int) -> str:
             try:
-                for number, results in self._train_chunks(compiled, orders):
-                    yield results
-                    trained[number] += len(results.clients)
-                return
+                with torch.inference_mode():
+                    return why_no_factors(known.compiled(True), order, clients)
             except Untraceable as error:
-                self._compiled[id(program)] = (program, None)
-                self.notes.append(f"{error}; clients run one by one (engine loop) instead")
-        for number, order in enumerate(orders):
-            yield from Loop().train(replace(order, members=order.members[trained[number] :]))
+                return str(error)
 
-    def _train_chunks(
-        self, compiled: Compiled, orders: Sequence[Order]
-    ) -> Iterator[tuple[int, Results]]:
-        """Results with the number of their order."""
-        chunks: list[Chunk] = []
-        numbers: list[int] = []
-        for number, order in enumerate(orders):
-            most = clients_at_once(compiled, order)
-            own = chunks_of(in_one_pool(order), compiled.stacked, self._cache_bytes, most)
-            chunks += own
-            numbers += [number] * len(own)
-        alone = len(chunks) == 1 or self._threads == 1 or work_of(chunks[0]) < SMALL_STEP
-        found = self._one_by_one(compiled, chunks) if alone else self._shared(compiled, chunks)
-        return zip(numbers, found, strict=True)
+        return plan_for(order, matches)
 
-    def _one_by_one(self, compiled: Compiled, chunks: Sequence[Chunk]) -> Iterator[Results]:
-        return (run_chunk(compiled, chunk) for chunk in chunks)
+    def _train(self, orders: Sequence[Order]) -> Iterator[Results]:
+        """The results of some orders of one program, chunk by chunk, in their order."""
+        works = [self._planned(order) for order in orders]
+        tasks = [(work, number) for work in works for number in range(len(work.plan.spans))]
+        alone = len(tasks) == 1 or self.threads == 1
+        found = (work.run(number) for work, number in tasks) if alone else self._shared(tasks)
+        for (work, number), results in zip(tasks, found, strict=True):
+            last = number == len(work.plan.spans) - 1
+            yield results._replace(sums=work.sums.total()) if last else results
 
-    def _shared(self, compiled: Compiled, chunks: Sequence[Chunk]) -> Iterator[Results]:
-        """Results in the order of the chunks, computed by several threads."""
+    def _planned(self, order: Order) -> _Work:
+        order = in_one_pool(order)
+        plan = self.plan(order)
+        self.notes.detail(*plan.why)
+        compiled = self._known(order.program).compiled(plan.stacked)
+        return _Work(order, plan, compiled, self._one_by_one, self.notes)
+
+    def _shared(self, tasks: Sequence[tuple[_Work, int]]) -> Iterator[Results]:
+        """Results in the order of the tasks, computed by several threads."""
         pool, waiting = self._workers(), deque[Future[Results]]()
-        for chunk in chunks:
-            waiting.append(pool.submit(run_chunk, compiled, chunk))
-            if len(waiting) > 2 * self._threads:
+        try:
+            for work, number in tasks:
+                waiting.append(pool.submit(work.run, number))
+                if len(waiting) > 2 * self.threads:
+                    yield waiting.popleft().result()
+            while waiting:
                 yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+        finally:
+            for future in waiting:  # somebody failed, or nobody wants the rest
+                future.cancel()
 
     def ask(self, order: Order, question: Callable[..., Tree], payload: Tree) -> list[Tree]:
-        program = order.program
-        if id(program) not in self._askers:
-            self._askers[id(program)] = (program, Asker(program))
-        asker = self._askers[id(program)][1]
-        if asker is None:
-            return Loop().ask(order, question, payload)
+        asker = self._known(order.program).asker
         walk = asker.walk(order, question, payload)
         if walk is not None:
             return [
@@ -117,33 +121,116 @@ class Stacked:
             ]
         try:
             return asker.ask(order, question, payload)
-        except Untraceable:  # the loop's own steps do as well, and no training depends on it
-            self._askers[id(program)] = (program, None)
+        except Untraceable as error:  # the loop's own steps do as well
+            self.notes.add(f"{error}; questions are put to clients one by one")
             return Loop().ask(order, question, payload)
 
     def close(self) -> None:
         if self._pool is not None:
             self._pool.shutdown()
 
-    def _program(self, program: Program) -> Compiled | None:
-        """The program's traces; None if it cannot be traced."""
-        if id(program) not in self._compiled:
-            self._compiled[id(program)] = (program, compiled_for(program))
-        return self._compiled[id(program)][1]
+    def _known(self, program: Program) -> _Known:
+        if id(program) not in self._programs:
+            compact, why = compact_of(program)
+            self.notes.add(*[why] if why else [])
+            self._programs[id(program)] = _Known(program, compact, Asker(program))
+        return self._programs[id(program)]
 
-    def _compact_of(self, program: Program) -> Compact | None:
-        """How to train a large embedding by the row; None where all of it must be."""
-        if id(program) not in self._compact:
-            made, why = compact_of(program)
-            self._compact[id(program)] = (program, made)
-            self.notes += [why] if why else []
-        return self._compact[id(program)][1]
+    def _one_by_one(self, chunk: Chunk, reason: str) -> Results:
+        """A chunk whose step cannot be compiled, client by client, on a network of this thread's
+        own: other threads may run the shared one meanwhile."""
+        self.notes.add(f"{reason}; such clients run one by one (engine loop)")
+        programs = vars(self._own).setdefault("programs", {})
+        program = chunk.order.program
+        if id(program) not in programs:
+            task = program.task
+            own = task.copy() if isinstance(task, ModuleTask) else task
+            programs[id(program)] = (program, replace(program, task=own))
+        order = replace(chunk.order, program=programs[id(program)][1], members=chunk.members)
+        results = list(Loop().train(order))
+        places = sorted(range(len(results)), key=lambda ran: chunk.places[ran])
+        return joined(results, places)
 
     def _workers(self) -> ThreadPoolExecutor:
         if self._pool is None:
-            start: Callable[[], None] = lambda: torch.set_num_threads(1)  # noqa: E731
-            self._pool = ThreadPoolExecutor(self._threads, initializer=start)
+            self._pool = ThreadPoolExecutor(
+                self.threads, "clients", lambda: torch.set_num_threads(1)
+            )
         return self._pool
+
+
+@dataclass
+class _Known:
+    """What the engine made of a program; it holds the program, whose number may not come again."""
+
+    program: Program
+    compact: Compact | None
+    asker: Asker
+    made: dict[bool, Compiled] = field(default_factory=dict)
+
+    def compiled(self, stacked: bool) -> Compiled:
+        if stacked not in self.made:
+            self.made[stacked] = KEPT.of(self.program, stacked)
+        return self.made[stacked]
+
+
+class _Work:
+    """An order, its plan, and the sums of the chunks that are done. Threads share it."""
+
+    def __init__(
+        self,
+        order: Order,
+        plan: StackPlan,
+        compiled: Compiled,
+        one_by_one: Callable[[Chunk, str], Results],
+        notes: Notes,
+    ) -> None:
+        self.order, self.plan, self.sums = order, plan, SumTree(len(plan.spans))
+        self._compiled, self._one_by_one, self._notes = compiled, one_by_one, notes
+        self._whole = Chunk.of(order, order.members) if plan.whole else None
+
+    def run(self, number: int) -> Results:
+        """The results of a chunk, its sums put into the tree."""
+        begin, end = self.plan.spans[number]
+        if self._whole is not None:
+            chunk = self._whole.part(begin, end)
+        else:
+            chunk = Chunk.of(self.order, self.order.members[begin:end])
+        try:
+            with torch.inference_mode():
+                results = RUN[self.plan.path](self._compiled, chunk)
+        except Untraceable as error:
+            self.sums.put(number, None)
+            return self._one_by_one(chunk, str(error))
+        with torch.inference_mode():
+            return self._summed(number, results)
+
+    def _summed(self, number: int, results: Results) -> Results:
+        """Finite uploads are added up here, in the thread that has them in its cache."""
+        order, sums = self.order, results.sums
+        if sums is None and order.uniform is not None and _finite(results):
+            weights = None if order.uniform else results.counts
+            assert isinstance(results.delta, torch.Tensor)
+            sums = Sums(
+                weighted_sum(results.delta, weights),
+                weighted_sum(results.stats, weights),
+                payload_sums(order.program.method.parts, results.payloads, weights),
+            )
+        self.sums.put(number, sums)
+        if sums is None:
+            if order.summed and isinstance(results.delta, torch.Tensor):
+                return results._replace(delta=results.delta.clone())  # its memory is used again
+            return results
+        if order.summed and isinstance(results.delta, torch.Tensor):
+            results = results._replace(delta=results.delta[:0])
+        return results._replace(counted=True, sums=None)
+
+
+def _finite(results: Results) -> bool:
+    # their sum: the largest of several numbers may pass over one that is none
+    norms = results.norms
+    fine = math.isfinite(sum(norms)) if norms is not None else all_finite(results.delta)
+    return fine and all_finite((results.payloads, results.memories, results.stats))
 
 
 def in_one_pool(order: Order) -> Order:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from shoal.engines.api import Order
 from shoal.engines.batches import batch_rows
+from shoal.engines.compiler.compile import Replay
 from shoal.engines.compiler.emit_torchscript import Steps
 from shoal.types import Batch
 
@@ -28,9 +29,11 @@ class Piece(NamedTuple):
 
 
 @dataclass
-class Drawn:
-    """What was drawn for each epoch, once for all chunks that are parts of one layout."""
+class Shared:
+    """What chunks that are parts of one layout find out once for all of them: what was drawn for
+    each epoch, and which compiled steps they take (by clients, rows of a batch and epoch)."""
 
+    replays: dict[tuple[int, int, int], Replay] = field(default_factory=dict)
     epochs: dict[int, tuple[Tensor, Tensor, Tensor | None]] = field(default_factory=dict)
     lock: Lock = field(default_factory=Lock)
 
@@ -61,16 +64,12 @@ class Epoch:
         Several are gathered at once, as many as stay in the cache, with the step as the first
         axis, so that a step's batch is contiguous and costs no call of its own.
         """
-        x, clients = self.pool_x, len(self.counts)
         length = length or batch_rows(self.order, self.counts[0])
         rows, labels, weights = self.rows, self.labels, self.weights
         if begin or count * length < rows.shape[1]:
             span = slice(begin, begin + count * length)
             rows, labels = rows[:, span], labels[:, span]
             weights = None if weights is None else weights[:, span]
-        if weights is None and self.order.pad:
-            one = torch.ones((), dtype=self.order.model.theta.dtype, device=x.device)
-            weights = one.expand(clients, count * length)
         return self._stepwise(rows, labels, weights, count)
 
     def stretch(self, piece: Piece, step: int, count: int, begin: int, end: int) -> Steps:
@@ -91,11 +90,9 @@ class Epoch:
         limits = [min(n, own * length) for n, own in zip(self.counts, steps, strict=True)]
         ends = torch.tensor([*limits, *[0] * spare])
         real = (torch.arange(width)[None, :] < ends[:, None]).to(self.order.model.theta.dtype)
-        grow = (0, width - self.rows.shape[1], 0, spare)  # it may be less: then the rest is cut
-        rows = torch.nn.functional.pad(self.rows, grow)
-        labels = torch.nn.functional.pad(self.labels, (0, 0) * (self.labels.dim() - 2) + grow)
+        rows, labels = (_grown(column, width, stack) for column in (self.rows, self.labels))
         if self.weights is not None:
-            real = real * torch.nn.functional.pad(self.weights, grow)
+            real = real * _grown(self.weights, width, stack)
         return self._stepwise(rows, labels, real, max(steps))
 
     def _stepwise(self, rows: Tensor, labels: Tensor, weight: Tensor | None, count: int) -> Steps:
@@ -140,9 +137,7 @@ class Epoch:
     ) -> tuple[Tensor, Tensor, Tensor]:
         missing = piece.length - rows.shape[1]
         if missing > 0:
-            rows = torch.nn.functional.pad(rows, (0, missing))
-            grow = (0, 0) * (labels.dim() - 2) + (0, missing)
-            labels = torch.nn.functional.pad(labels, grow)
+            rows, labels = _grown(rows, piece.length), _grown(labels, piece.length)
         dtype = self.order.model.theta.dtype
         position = torch.arange(first, first + piece.length)
         counts = torch.tensor(self.counts[begin:end])
@@ -150,3 +145,17 @@ class Epoch:
         if weight is not None:
             real = real * torch.nn.functional.pad(weight, (0, max(0, missing)))
         return rows, labels, real
+
+
+def _grown(column: Tensor, width: int, stack: int = 0) -> Tensor:
+    """``[C, n, ...]`` as ``[stack, width, ...]``: each client's first entry again, and the last
+    client again."""
+    column = column[:, :width]
+    clients, missing = column.shape[0], width - column.shape[1]
+    if missing:
+        first = column[:, :1].expand(clients, missing, *column.shape[2:])
+        column = torch.cat([column, first], 1)
+    spare = stack - clients
+    if spare > 0:
+        column = torch.cat([column, column[-1:].expand(spare, *column.shape[1:])])
+    return column

@@ -15,7 +15,8 @@ from shoal.engines.api import Member, Order
 from shoal.engines.batches import batch_rows, epoch_order, step_noise, steps_an_epoch, whole
 from shoal.engines.client_round import Given, Local
 from shoal.engines.numbers import known
-from shoal.engines.stacked.epoch import Drawn, Epoch, Piece
+from shoal.engines.stacked.epoch import Epoch, Piece, Shared
+from shoal.engines.stacked.sizes import LENGTHS, LENGTHS_ALONE, padded_size
 from shoal.tree import Tree
 from shoal.types import Batch, ClientData
 
@@ -27,14 +28,14 @@ class Chunk:
     order: Order
     members: tuple[Member, ...]
     places: tuple[int, ...]  # where each member was before they were put in running order
-    rows: Tensor  # [C, n] rows of the pool, padded with the first
+    rows: Tensor  # [C, n] rows of the pool, padded with the client's first
     labels: Tensor  # [C, n, ...]
     weights: Tensor | None  # [C, n] of the rows inside the loss
     counts: tuple[int, ...]
     even: bool  # whether all clients have equally many rows and no cap on their steps
     whole: Chunk | None = field(default=None, repr=False)  # what this one was cut from
     begin: int = 0  # where in it
-    drawn: Drawn = field(default_factory=Drawn, repr=False)
+    shared: Shared = field(default_factory=Shared, repr=False)  # with all parts of a layout
 
     @classmethod
     def of(cls, order: Order, members: Sequence[Member]) -> Chunk:
@@ -47,12 +48,12 @@ class Chunk:
             places = tuple(sorted(places, key=lambda i: _fewest_last(members[i])))
             members, counts = [members[i] for i in places], tuple(counts[i] for i in places)
         data = [m.train for m in members]
-        if level:
-            rows = torch.stack([d.rows for d in data])
-            labels = torch.stack([d.labels for d in data])
-        else:
-            rows = pad_sequence([d.rows for d in data], True)
-            labels = pad_sequence([d.labels for d in data], True)
+        rows = torch.stack([d.rows for d in data]) if level else own_padding([d.rows for d in data])
+        labels = (
+            torch.stack([d.labels for d in data])
+            if level
+            else own_padding([d.labels for d in data])
+        )
         weights = None
         like = next((d.weight for d in data if d.weight is not None), None)
         if like is not None:
@@ -78,6 +79,7 @@ class Chunk:
             self.even,
             self,
             begin,
+            self.shared,
         )
 
     def some(self, keep: Sequence[int]) -> Chunk:
@@ -167,7 +169,7 @@ class Chunk:
             rows, labels, weights = self.shuffled(epoch)
         else:
             span = slice(self.begin, self.begin + len(self.members))
-            tensors = self.whole.drawn.of(epoch, self.whole.shuffled)
+            tensors = self.shared.of(epoch, self.whole.shuffled)
             rows, labels, weights = tree.apply(lambda leaf: leaf[span], tensors)
         return Epoch(self.order, self.pool_x, self.counts, rows, labels, weights)
 
@@ -239,29 +241,24 @@ def stacked_whole(data: Sequence[ClientData], length: int = 0, unequal: bool = F
     sizes = [p.x.shape[0] for p in parts]
     even = not unequal and min(sizes) == max(sizes) and all(p.weight is None for p in parts)
     if even and not length:
-        return Batch(
-            pad_sequence([p.x for p in parts], True), pad_sequence([p.y for p in parts], True)
-        )
+        return Batch(torch.stack([p.x for p in parts]), torch.stack([p.y for p in parts]))
     ones = [p.x.new_ones(p.x.shape[0]) if p.weight is None else p.weight for p in parts]
-    columns = [p.x for p in parts], [p.y for p in parts], ones
-    # a client alone pays for all of its padding; in a stack most are padded anyway
-    length = length or longer(max(sizes), 8 if len(data) == 1 else 2)
-    return Batch(*(_padded(column, length) for column in columns))
+    length = length or padded_size(max(sizes), LENGTHS_ALONE if len(data) == 1 else LENGTHS)
+    weight = pad_sequence(ones, True)
+    return Batch(
+        own_padding([p.x for p in parts], length),
+        own_padding([p.y for p in parts], length),
+        pad(weight, (0, length - weight.shape[1])),
+    )
 
 
-def longer(size: int, lengths: int) -> int:
-    """The next of so many lengths (a power of two) an octave.
-
-    >>> [longer(n, 2) for n in (5, 9, 17, 100, 129)]
-    [6, 12, 24, 128, 192]
-    >>> [longer(n, 8) for n in (5, 9, 17, 100, 129)]
-    [5, 9, 18, 104, 144]
-    """
-    step = max(1, (1 << (size.bit_length() - 1)) // lengths)
-    return -(-size // step) * step
-
-
-def _padded(rows: Sequence[Tensor], length: int) -> Tensor:
-    found = pad_sequence(list(rows), True)
-    missing = length - found.shape[1]
-    return pad(found, (0, 0) * (found.dim() - 2) + (0, missing)) if missing else found
+def own_padding(columns: Sequence[Tensor], length: int = 0) -> Tensor:
+    """Columns of several clients as one, each padded with its own first entry: nothing of another
+    client's, and nothing that a network has never seen."""
+    length = length or max(len(column) for column in columns)
+    return torch.stack(
+        [
+            torch.cat([c, c[:1].expand(length - len(c), *c.shape[1:])]) if len(c) < length else c
+            for c in columns
+        ]
+    )

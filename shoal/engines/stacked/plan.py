@@ -1,74 +1,182 @@
-"""How an order is cut into chunks: from the order alone, so that bits depend on nothing else."""
+"""How an order is run: which path, cut into which chunks. A pure function of the order.
+
+Nothing here looks at the machine, at the number of threads or at what the process did before, so
+an order is cut in the same way everywhere, and bits follow from the cuts.
+"""
 
 from __future__ import annotations
 
-from shoal.engines.api import Order
-from shoal.engines.stacked.layout import Chunk
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import NamedTuple
 
-CACHE_BYTES = 4 * 2**20
-SMALL_STEP = 1_000_000  # multiply-adds a step below which a second thread does not pay
+from shoal.engines.api import Order
+from shoal.engines.batches import batch_rows
+
+CACHE_BYTES = 4 * 2**20  # of the models of a stack
+FACTORED_BYTES = 8 * 2**20  # of the numbers that a chunk of factored clients works on
+MILLISECOND = 100_000_000  # multiply-adds that a core takes a millisecond or two for
+FINEST = 64  # chunks of a round: more cores than these would wait
+SMALL_STEP = 1_000_000  # multiply-adds of a stack's step that are not worth another compilation
+LARGE_STEP = 8_000_000  # multiply-adds of one client's step that gain nothing from company
+LARGE_LAYER = 2**14  # weights of a first layer from which it pays to keep its factors
+REUSE = 64  # a convolution uses a weight about so often for one sample
 LAID_OUT_AT_ONCE = 4_000_000  # row numbers, over all epochs, that one layout may hold
 
 
-def chunks_of(
-    order: Order, stacked: bool, cache_bytes: int, most: int | None = None
-) -> list[Chunk]:
-    """Consecutive members of an order, cut into chunks.
+class Path(Enum):
+    """The ways to run a chunk; each gives what ``GENERAL`` gives (a law tests that)."""
 
-    ``most`` says how many clients make a chunk where that is not for their models to decide.
-    """
-    members = order.members
-    size = most or (_fitting(order, cache_bytes) if stacked else 1)
-    count = 1
-    if not (stacked and _is_small(order, cache_bytes)):
-        # as many chunks for one thread as for the other, of nearly the same size
-        count = min(len(members), 2 * -(-len(members) // (2 * size)))
-    if most:
-        count = _level(len(members), count)
-    cuts = [len(members) * i // count for i in range(count + 1)]
-    spans = list(zip(cuts, cuts[1:], strict=False))
-    if _even(order):
-        whole = Chunk.of(order, members)
-        return [whole.part(i, j) for i, j in spans]
-    return [Chunk.of(order, members[i:j]) for i, j in spans]
+    GENERAL = "general"  # any clients, any method
+    UNIFORM = "uniform"  # all start at the model, take equal steps, and send their change
+    FACTORED = "factored"  # the same, the first layer's weights never written
 
 
-def work_of(chunk: Chunk) -> int:
-    """Multiply-adds of one step, about."""
-    rows = chunk.order.batch or chunk.counts[0]
-    return chunk.order.model.theta.numel() * rows * len(chunk.members)
+class StackPlan(NamedTuple):
+    """What :func:`plan_for` decides. ``why`` is for people (``shoal run -v``)."""
+
+    path: Path
+    spans: tuple[tuple[int, int], ...]  # members begin..end of every chunk
+    stacked: bool  # whether clients of a chunk step side by side, or one runs alone
+    whole: bool  # whether all clients are laid out in one go
+    why: tuple[str, ...]
 
 
-def _fitting(order: Order, cache_bytes: int) -> int:
+Matches = Callable[[Order, int], str]  # why a chunk of so many clients has no factors, or ""
+
+
+def plan_for(order: Order, matches: Matches, cache_bytes: int = CACHE_BYTES) -> StackPlan:
+    """The plan of an order. ``matches`` says whether the step's graph allows ``FACTORED``, which
+    depends on the program and the shapes only."""
+    sizes = [len(m.train) for m in order.members]
+    members, step = len(sizes), step_work(order)
+    even = min(sizes) == max(sizes) and _even(order)
+    uniform = order.program.uniform and even and _full(order)
+    work = total_work(order, sizes)
+    path = Path.UNIFORM if uniform else Path.GENERAL
+    why = [_why_path(order, uniform)]
+    stacked = order.program.task.stackable and step < LARGE_STEP
+    why.append(_why_alone(order, step))
+    fitting = max(1, cache_bytes // _bytes(order)) if stacked else 1
+    spans = _spans(members, fitting, work)
+    if uniform and stacked:
+        refused = _why_not_factored(order)
+        if not refused:
+            fitting = max(2, FACTORED_BYTES // _factored_bytes(order))
+            cut = _spans(members, fitting, work)
+            sizes_cut = sorted({end - begin for begin, end in cut})
+            refused = next(filter(None, (matches(order, size) for size in sizes_cut)), "")
+            if not refused:
+                path, spans = Path.FACTORED, cut
+        why.append(f"first layer: {refused}" if refused else "first layer: kept as two factors")
+    stacked = stacked and max(end - begin for begin, end in spans) > 1
+    why.append(f"{members} clients in {len(spans)} chunks")
+    return StackPlan(path, spans, stacked, even, tuple(text for text in why if text))
+
+
+def step_work(order: Order) -> int:
+    """Multiply-adds of one client's step, about."""
+    rows = order.batch or max(len(m.train) for m in order.members)
+    return max(1, rows) * _row_work(order)
+
+
+def total_work(order: Order, sizes: Sequence[int]) -> int:
+    """Multiply-adds of the whole order, forward and backward, about."""
+    rows = sum(sizes) * order.epochs
+    caps = [m.steps for m in order.members if m.steps is not None]
+    if len(caps) == len(order.members) and order.batch is not None:
+        rows = min(rows, sum(caps) * order.batch)
+    return 3 * _row_work(order) * max(1, rows)
+
+
+def _row_work(order: Order) -> int:
+    """Multiply-adds of one sample's way through the network, about: what a weight is used for once
+    per token or place counts as often."""
+    x = order.members[0].train.pool.x
+    tokens = 1 if x.is_floating_point() or x.dim() < 2 else x[0].numel()
+    reuse = tokens if order.program.task.stackable else max(REUSE, tokens)
+    return order.model.theta.numel() * reuse
+
+
+def _bytes(order: Order) -> int:
     theta = order.model.theta
-    return max(1, cache_bytes // (theta.numel() * theta.element_size()))
+    return theta.numel() * theta.element_size()
 
 
-def _is_small(order: Order, cache_bytes: int) -> bool:
-    """Whether the whole cohort is one chunk that a second thread would not help."""
-    rows, members = order.batch or len(order.members[0].train), len(order.members)
-    work = order.model.theta.numel() * rows * members
-    return work < SMALL_STEP and _fitting(order, cache_bytes) >= members
-
-
-def _level(clients: int, count: int) -> int:
-    """Up to twice as many chunks if they are then all of one size, which is one trace less.
-
-    >>> _level(1000, 12), _level(997, 12)
-    (20, 12)
-    """
-    return next((n for n in range(count, 2 * count, 2) if clients % n == 0), count)
+def _spans(members: int, fitting: int, work: int) -> tuple[tuple[int, int], ...]:
+    """Consecutive clients in chunks of nearly one size: small enough to stay in the cache, and so
+    many that ``FINEST`` cores have work, as long as each chunk is worth a millisecond."""
+    count = max(-(-members // fitting), min(FINEST, work // MILLISECOND), 1)
+    count = min(members, count + (count > 1 and count % 2))  # an even share for two threads
+    # a few more chunks, if they are then all of one size: one compilation less
+    count = next((n for n in range(count, count + count // 4 + 1) if members % n == 0), count)
+    cuts = [members * i // count for i in range(count + 1)]
+    return tuple(zip(cuts, cuts[1:], strict=False))
 
 
 def _even(order: Order) -> bool:
-    """Whether all clients can be laid out in one go: equally many rows, no caps, not too many."""
+    """Whether clients of one size can be laid out in one go: one pool, no caps, not too many."""
     members = order.members
     rows, pool = len(members[0].train), members[0].train.pool.x
-    same = all(
-        len(m.train) == rows
-        and m.steps is None
-        and m.train.pool.x is pool
-        and m.train.weight is None
-        for m in members
-    )
-    return same and rows * len(members) * order.epochs <= LAID_OUT_AT_ONCE
+    for m in members:  # a loop, not all(): this runs for every member in every round
+        data = m.train
+        if m.steps is not None or data.pool.x is not pool or data.weight is not None:
+            return False
+    return rows * len(members) * order.epochs <= LAID_OUT_AT_ONCE
+
+
+def _full(order: Order) -> bool:
+    """Whether equal clients have full batches only, or any number of rows at all."""
+    rows = len(order.members[0].train)
+    return order.pad == 0 or rows % batch_rows(order, rows) == 0
+
+
+def _why_path(order: Order, uniform: bool) -> str:
+    if uniform:
+        return "path uniform: equal clients of a method that sends the model's change alone"
+    if not order.program.uniform:
+        return f"path general: {order.program.method.name} does more than step and send its change"
+    return "path general: clients differ in rows or steps"
+
+
+def _why_alone(order: Order, step: int) -> str:
+    if not order.program.task.stackable:
+        return "clients run alone: convolutions and recurrent layers are slower side by side"
+    if step >= LARGE_STEP:
+        return f"clients run alone: a step is {step / 1e6:.0f} million multiply-adds"
+    return ""
+
+
+def _why_not_factored(order: Order) -> str:
+    """Why the first layer's weights are written after all; "" if that can be left out.
+
+    The products of every two samples cost ``rows / (2 outputs)`` of what the layer itself does, so
+    a client must also have no more rows than it has outputs.
+    """
+    shapes = order.program.task.layout.shapes
+    if not order.summed:
+        return "single changes are asked for"
+    if not shapes or len(shapes[0]) != 2:
+        return "it is no matrix"
+    outputs, inputs = shapes[0]
+    if outputs * inputs < LARGE_LAYER:
+        return "it is small"
+    if order.members[0].train.pool.x[:1].numel() != inputs:
+        return "it does not read the samples"
+    if order.epochs * len(order.members[0].train) > outputs:
+        return "clients have more rows than it has outputs"
+    if order.model.stats.numel():
+        return "the network keeps statistics"
+    return ""
+
+
+def _factored_bytes(order: Order) -> int:
+    """Bytes that one client's factored round works on."""
+    theta = order.model.theta
+    outputs, inputs = order.program.task.layout.shapes[0]
+    rows = order.epochs * len(order.members[0].train)
+    numbers = rows * (inputs + 3 * outputs + rows) + 2 * (theta.numel() - outputs * inputs)
+    return numbers * theta.element_size()
+
+
+__all__ = ["Path", "StackPlan", "plan_for", "step_work", "total_work"]

@@ -21,6 +21,7 @@ from shoal.engines.loop import Descend, asked_view, question_view
 from shoal.engines.numbers import known
 from shoal.engines.stacked.compiled import Compiled, given_axes, local_axes
 from shoal.engines.stacked.layout import given_to, stacked_whole
+from shoal.engines.stacked.sizes import QUESTION_LENGTHS, padded_size
 from shoal.method import Method
 from shoal.part import Part
 from shoal.parts.local_sgd import Sgd
@@ -36,7 +37,7 @@ def answers_together(
         return None
     groups: dict[int, list[int]] = {}  # places of members by the length they are padded to
     for place, member in enumerate(order.members):
-        groups.setdefault(_length(len(member.train)), []).append(place)
+        groups.setdefault(padded_size(len(member.train), QUESTION_LENGTHS), []).append(place)
     found: dict[int, Tree] = {}
     with torch.no_grad():
         for length, places in groups.items():
@@ -71,15 +72,6 @@ def _answers(
         return vmap(one, in_dims=(given_axes(given), local_axes(local)))(given, local)
 
     return compiled.run(question, mapped, (given, payload, rate, local), order.clock(0))
-
-
-def _length(rows: int) -> int:
-    """The next power of four: few lengths, and small clients are not padded to the largest.
-
-    >>> [_length(rows) for rows in (1, 16, 17, 300)]
-    [1, 16, 64, 1024]
-    """
-    return 1 << 2 * (((rows - 1).bit_length() + 1) // 2)
 
 
 class Asker:
@@ -122,9 +114,9 @@ class Asker:
             # Not in inference mode: the question may differentiate at the point it is given.
             with torch.no_grad():
                 vector = x.detach().clone()
-                bound: dict[tuple[int, ...], Callable[..., object]] = {}
+                bound: dict[tuple[object, ...], Callable[..., object]] = {}
                 for batch in epoch_batches(order, member.client, member.train, epoch):
-                    shape = tuple(batch.x.shape)
+                    shape = (batch.x.shape, batch.weight is None)
                     if shape not in bound:
                         bound[shape] = self._bound(order, vector, batch, rate)
                     shrunk = vector * (rate * decay) if decay else None

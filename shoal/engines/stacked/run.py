@@ -16,20 +16,15 @@ from shoal.engines.numbers import known
 from shoal.engines.stacked.active_clients import Active, Done, finish, in_order
 from shoal.engines.stacked.compiled import Compiled, given_rows, rows_of
 from shoal.engines.stacked.epoch import Piece
-from shoal.engines.stacked.factored import run_factored
 from shoal.engines.stacked.layout import Chunk
-from shoal.engines.stacked.plain import is_plain, run_plain
-from shoal.engines.stacked.sizes import runs_of
+from shoal.engines.stacked.sizes import runs_of, stack_sizes
 from shoal.tree import Tree
 from shoal.types import Batch
 
 
-def run_chunk(compiled: Compiled, chunk: Chunk) -> Results:
-    """The round of some clients."""
-    with torch.inference_mode():
-        if is_plain(compiled, chunk):
-            return run_factored(compiled, chunk) or run_plain(compiled, chunk)
-        return in_order(chunk, _train(compiled, chunk))
+def run_general(compiled: Compiled, chunk: Chunk) -> Results:
+    """The round of some clients, whatever their method does."""
+    return in_order(chunk, _train(compiled, chunk))
 
 
 def _train(compiled: Compiled, chunk: Chunk) -> list[Done]:
@@ -73,7 +68,7 @@ def _epoch(compiled: Compiled, active: Active, epoch: int, rate: Tensor) -> None
         _epoch_with_spare_rows(stepper, steps)
         active.count(steps, order.rates[epoch])
         return
-    sizes = _sizes(active.largest) if compiled.stacked else [1]
+    sizes = stack_sizes(active.largest, spare=False) if compiled.stacked else (1,)
     regular = chunk.regular(steps) if compiled.stacked or len(chunk.members) == 1 else 0
     stepper.regular_steps(regular)
     for step, count, pieces in chunk.stretches(regular, steps):
@@ -109,11 +104,6 @@ def _stepped(program: Program, carry: Carry) -> list[Tensor]:
     )
     rated = carry.rate_sum if program.fillers("rate") else ()
     return tree.leaves((carry.x, carry.stats, scratches, carry.optimizer, rated))
-
-
-def _sizes(clients: int) -> list[int]:
-    """Few shapes, so that little is traced: the whole chunk, or powers of four."""
-    return sorted({clients, *(4**k for k in range(clients.bit_length()) if 4**k < clients)})
 
 
 class _Stepper:

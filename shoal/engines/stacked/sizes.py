@@ -1,8 +1,8 @@
-"""Stacks with spare rows: a few sizes serve every number of clients.
+"""Few sizes, so that little is compiled: every stack and every padded length is one of these.
 
-A stack is traced for its number of rows. Cohorts that are split, and clients that stop early or
-have fewer steps, make all numbers; so where clients differ and a step is small, a stack has a
-little more rows than clients. What happens in a spare row is thrown away.
+A step is compiled for its shapes. Cohorts that are split, clients that stop early and data sets of
+all lengths would make all numbers; so numbers are rounded up to a ladder, and what is in the rows
+to spare is thrown away.
 """
 
 from __future__ import annotations
@@ -14,30 +14,41 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from shoal.engines.stacked.compiled import Compiled
-from shoal.engines.stacked.layout import Chunk
-from shoal.engines.stacked.plan import SMALL_STEP, work_of
+# Sizes per octave (a power of two): more sizes waste less room and compile more often.
+STACKS = 2  # clients of a stack
+LENGTHS = 2  # rows of a whole data set in a stack, most of which is padding anyway
+LENGTHS_ALONE = 8  # rows of one client's whole data set, who pays for all of the padding
+TABLE_ROWS = 2  # rows of an embedding that a client looks up
+QUESTION_LENGTHS = 0.5  # rows of a client's data set in a question
 
 
-def sizes_for(compiled: Compiled, chunk: Chunk) -> tuple[int, ...]:
-    """Rows that the chunk's stacks may have, the most last; () where they are exactly its clients.
+def padded_size(size: int, per_octave: float) -> int:
+    """The next of so many sizes per octave; 0.5 is every other power of two.
 
-    A large step is worth more than a trace, and equal clients seldom need another one.
+    >>> [padded_size(n, 2) for n in (1, 5, 9, 17, 100, 129)]
+    [1, 6, 12, 24, 128, 192]
+    >>> [padded_size(n, 8) for n in (5, 9, 17, 100, 129)]
+    [5, 9, 18, 104, 144]
+    >>> [padded_size(n, 0.5) for n in (1, 16, 17, 300)]
+    [1, 16, 64, 1024]
     """
-    spare = compiled.stacked and chunk.order.pad > 0 and not compiled.program.noisy
-    if not spare or chunk.even or work_of(chunk) >= SMALL_STEP:
-        return ()
-    return stack_sizes(len(chunk.members))
+    if per_octave < 1:
+        octaves = round(1 / per_octave)
+        return 1 << octaves * -(-(size - 1).bit_length() // octaves)
+    step = max(1, (1 << (size.bit_length() - 1)) // int(per_octave))
+    return -(-size // step) * step
 
 
-def stack_sizes(clients: int) -> tuple[int, ...]:
-    """Powers of four, and the next of two numbers an octave.
+def stack_sizes(clients: int, spare: bool) -> tuple[int, ...]:
+    """Rows that a stack of up to so many clients may have: powers of four, and the whole stack,
+    with a few rows to ``spare`` if the clients are to be few kinds of cohorts.
 
-    >>> stack_sizes(1), stack_sizes(5), stack_sizes(10), stack_sizes(30)
+    >>> stack_sizes(1, True), stack_sizes(5, True), stack_sizes(10, True), stack_sizes(30, True)
     ((1,), (1, 4, 6), (1, 4, 12), (1, 4, 16, 32))
+    >>> stack_sizes(10, False)
+    (1, 4, 10)
     """
-    step = 1 << max(0, clients.bit_length() - 2)
-    most = -(-clients // step) * step
+    most = padded_size(clients, STACKS) if spare else clients
     return (*(4**k for k in range(most.bit_length()) if 4**k < most), most)
 
 

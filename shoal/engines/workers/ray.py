@@ -23,6 +23,7 @@ from shoal import tree
 from shoal.engines.api import Order, Results
 from shoal.engines.client_round import Program
 from shoal.engines.loop import Loop
+from shoal.engines.notes import Notes
 from shoal.engines.workers.dispatch import Died, in_order
 from shoal.engines.workers.shares import (
     Job,
@@ -54,7 +55,7 @@ class Ray:
     def __init__(self, workers: int | None = None, address: str | None = None) -> None:
         self._ray, self._started = connected(address, workers)
         self.workers = workers or max(1, int(self._ray.cluster_resources().get("CPU", 1)))
-        self.notes: list[str] = []
+        self.notes = Notes()
         self._programs: list[tuple[Program, Any]] = []
         self._shards = Shards(self._ray.put)
         self._crew: ActorCrew | None = None
@@ -96,7 +97,7 @@ class Ray:
 
     def _read(self, answer: Answer) -> Tree:
         found = answer.checked()
-        self.notes += [note for note in answer.notes if note not in self.notes]
+        self.notes.add(*answer.notes)
         back: Callable[[Any], Any] = lambda x: tensor(x) if isinstance(x, Array) else x  # noqa: E731
         return tree.apply(back, found)
 

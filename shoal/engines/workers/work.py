@@ -30,7 +30,6 @@ class ShareWork:
     def __init__(self) -> None:
         self._stacked = Stacked(threads=1)
         self._loop = Loop()
-        self._told = 0
 
     def train(self, order: Order) -> list[Results]:
         if order.program.method.eager_reason:
@@ -43,9 +42,7 @@ class ShareWork:
 
     def news(self) -> list[str]:
         """Notes for the user since the last call."""
-        new = self._stacked.notes[self._told :]
-        self._told += len(new)
-        return new
+        return self._stacked.notes.news()
 
 
 @dataclass(frozen=True)

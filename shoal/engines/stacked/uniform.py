@@ -1,15 +1,14 @@
-"""Chunks of the plain kind: start at the model, equally many steps, send the change of the model.
+"""The path ``UNIFORM``: all clients start at the model, take equal steps and send their change.
 
-Most rounds are made of these, so they get the shortest way: one buffer a thread for the clients'
-models, which stays in the cache from chunk to chunk, and of the deltas only the norms and the sum
+Most rounds are made of these, so they get the shortest way: one buffer per thread for the clients'
+models, which stays in the cache from chunk to chunk, and of the changes only the norms and the sum
 where nobody asks for more.
 """
 
 from __future__ import annotations
 
-import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -19,52 +18,38 @@ from shoal.engines.batches import batch_rows, steps_an_epoch
 from shoal.engines.client_round import Carry, Given
 from shoal.engines.compiler.emit_torchscript import Steps
 from shoal.engines.numbers import known
-from shoal.engines.stacked.active_clients import weighted_sum
 from shoal.engines.stacked.compiled import Compiled
 from shoal.engines.stacked.epoch import Epoch
 from shoal.engines.stacked.layout import Chunk
 from shoal.types import Batch
 
-_SMALL = 2**15  # numbers that are copied before another way has begun
-
 
 class Rooms(threading.local):
-    """A thread's own buffers for stacked models, one for each shape."""
+    """A thread's own buffer for stacked models: the last one, as rounds need the same again."""
 
     def __init__(self) -> None:
-        self._rooms: dict[tuple[int, int, torch.dtype], Tensor] = {}
+        self._room: Tensor | None = None
 
     def of(self, clients: int, like: Tensor) -> Tensor:
-        key = (clients, like.numel(), like.dtype)
-        if key not in self._rooms:
-            self._rooms[key] = like.new_empty(clients, like.numel())
-        return self._rooms[key]
+        room, numbers = self._room, clients * like.numel()
+        fits = room is not None and room.numel() >= numbers and room.dtype == like.dtype
+        if room is None or not fits or room.device != like.device:
+            room = self._room = like.new_empty(numbers)
+        return room[:numbers].view(clients, like.numel())
 
 
 ROOMS = Rooms()
 
 
-def is_plain(compiled: Compiled, chunk: Chunk) -> bool:
-    """Whether :func:`run_plain` may run a chunk."""
-    order = chunk.order
-    return (
-        compiled.plain
-        and chunk.even
-        and order.uniform is not None
-        and len(chunk.members) > 1
-        and not order.model.stats.numel()
-        and (order.pad == 0 or chunk.counts[0] % batch_rows(order, chunk.counts[0]) == 0)
-    )
-
-
-def run_plain(compiled: Compiled, chunk: Chunk) -> Results:
+def run_uniform(compiled: Compiled, chunk: Chunk) -> Results:
     """The round of such a chunk."""
     order, clients = chunk.order, len(chunk.members)
     theta, counts = order.model.theta, [m.train.count for m in chunk.members]
     none = ((),) * len(order.program.method.parts)
     x = ROOMS.of(clients, theta) if order.summed else theta.new_empty(clients, theta.numel())
-    give_all(theta, x)
+    x.copy_(theta)
     stats = order.model.stats.expand(clients, -1)
+    stats = stats.clone() if stats.numel() else stats
     carry = Carry(x, stats, none, (), theta.new_zeros(clients))
     number = known(tuple(counts), theta.dtype, theta.device)
     given = Given(theta, order.initial, order.model.stats, number, none, order.sent)
@@ -72,39 +57,24 @@ def run_plain(compiled: Compiled, chunk: Chunk) -> Results:
         _epoch(compiled, chunk, epoch, given, carry)
     x.sub_(theta)
     norms: list[float] = torch.linalg.vector_norm(x, dim=1).tolist()
-    total = weighted_sum(x, counts, bool(order.uniform))
-    if order.summed:
-        # somebody will have to be left out of a sum that is not finite
-        x = x.clone() if not math.isfinite(sum(norms)) else theta.new_empty(0, theta.numel())
-    return plain_results(chunk, counts, x, norms, total)
+    return uniform_results(chunk, x, stats, norms)
 
 
-def give_all(vector: Tensor, clients: Tensor) -> None:
-    """Write a vector into the row of every client."""
-    if clients.numel() < _SMALL:
-        clients.copy_(vector)
-    else:
-        torch.mul(vector.expand_as(clients), 1, out=clients)  # twice as fast as a broadcast copy
-
-
-def plain_results(
-    chunk: Chunk, counts: list[float], delta: Tensor, norms: list[float], total: Tensor
-) -> Results:
+def uniform_results(chunk: Chunk, delta: Tensor, stats: Tensor, norms: list[float]) -> Results:
     """Of clients that all took the same steps and sent nothing but the change of the model."""
     order, clients = chunk.order, len(chunk.members)
     none = ((),) * len(order.program.method.parts)
     return Results(
         tuple([m.client for m in chunk.members]),
-        tuple(counts),
+        tuple([m.train.count for m in chunk.members]),
         delta,
-        order.model.stats.expand(clients, -1),
+        stats,
         none,
         none,
         (order.epochs * steps_an_epoch(order, chunk.counts[0]),) * clients,
         (order.epochs * chunk.counts[0],) * clients,
         (order.epochs,) * clients,
         tuple(norms),
-        total,
     )
 
 
@@ -112,12 +82,21 @@ def _epoch(compiled: Compiled, chunk: Chunk, epoch: int, given: Given, carry: Ca
     order, value = chunk.order, chunk.order.rates[epoch]
     rate, clock = known(value, given.n.dtype, given.n.device), order.clock(epoch)
     for steps in all_steps(chunk.epoch(epoch), chunk.counts[0]):
-        real: Callable[[Steps], Callable[[], Batch]]
-        real = lambda some: lambda: Batch(*next(some.batches()))  # noqa: E731
-        replay, flat, fixed = compiled.step(
-            given, given.received, carry, Batch(*steps.like()), rate, (), clock, real(steps)
-        )
-        replay.all_steps(flat, fixed, steps, value)
+        # chunks of one size do the same steps, so one of them looks them up for all
+        key = (len(chunk.members), steps.shape[1], epoch)
+        replay = chunk.shared.replays.get(key)
+        if replay is None:
+
+            def real(steps: Steps = steps) -> Batch:
+                return Batch(*next(steps.batches()))
+
+            replay, flat, fixed = compiled.step(
+                given, given.received, carry, Batch(*steps.like()), rate, (), clock, real
+            )
+            chunk.shared.replays[key] = replay
+        else:
+            flat, fixed = compiled.bound_to(given, given.received, carry, rate)
+        replay.all_steps(flat, fixed, steps if compiled.stacked else steps.alone(), value)
 
 
 def all_steps(epoch: Epoch, rows: int) -> Iterator[Steps]:
