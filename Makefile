@@ -13,7 +13,7 @@ TORCH_VERSION := $(BIN)/python -c "from importlib.metadata import version; print
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-slow test-flower lint docs clean \
-  bench bench-real bench-w3 bench-methods bench-seeds bench-memory bench-scaling bench-peers bench-flower
+  bench bench-real bench-cores bench-w3 bench-methods bench-seeds bench-memory bench-scaling bench-peers bench-flower
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -72,6 +72,9 @@ bench: setup ## shoal beside bare loops on small networks, one line a workload
 
 bench-real: setup ## the same on networks that people train
 	@$(BIN)/python -m benchmarks.real
+
+bench-cores: setup ## two threads against one, and what 16 and 64 cores could bring at most
+	@$(BIN)/python -m benchmarks.cores
 
 bench-w3: setup ## how near the convolutional workload comes to a matrix product's rate
 	@$(BIN)/python -m benchmarks.roofline_w3
