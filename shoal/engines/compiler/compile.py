@@ -24,11 +24,10 @@ from shoal.engines.compiler.graph import Recording, op_name, value
 from shoal.engines.compiler.passes import softmax_loss as trace_rules
 from shoal.engines.compiler.passes.clean import clean
 from shoal.engines.compiler.passes.factor_first_layer import factor_out
-from shoal.engines.compiler.passes.fold_bias import fold_bias, splits_in_two
 from shoal.engines.compiler.passes.gradient_blocks import use_blocks
 from shoal.engines.compiler.passes.memory_format import match_layouts, weight_first
 from shoal.engines.compiler.passes.scale_factors import rates_first, scale_last
-from shoal.engines.compiler.passes.shared_numbers import shared_as_numbers, unchanged
+from shoal.engines.compiler.passes.shared_numbers import shared_as_numbers
 from shoal.engines.compiler.placement import make_plan
 
 Tensors = Sequence[Tensor]
@@ -122,14 +121,11 @@ def compile_step(
         plain = write_step(recording, counts, rate, rewrite=False)
         try:
             fast = write_step(recording, counts, rate, rewrite=True)
-            folded = write_folded(recording, counts, rate)
         except Exception:  # a rewriting must never be the reason that training fails
-            fast, folded = plain, None
+            fast = plain
     shapes = [t.shape for t in (*carry, *fixed)]
     number = 0.0 if rate is None else float(fixed[rate])
     as_it_was = _by_python(plain.bind, batch)
-    if folded and _agree(as_it_was, _by_python(folded.bind, batch), carry, fixed, number):
-        return Replay(folded, shapes, True)
     if fast is plain or not _agree(as_it_was, _by_python(fast.bind, batch), carry, fixed, number):
         return Replay(plain, shapes, False)
     if fast.script and not _agree(as_it_was, by_script(fast.script, batch), carry, fixed, number):
@@ -231,31 +227,6 @@ def write_step(
     writer = written_lines(own, plan, inputs, bindings=rewrite)
     script = scripted(writer, plan, inputs) if rewrite else None
     return Written(*python_step(writer, inputs), script)
-
-
-def write_folded(
-    recording: Recording, counts: tuple[int, int, int], rate: int | None
-) -> Written | None:
-    """A linear model's steps on a matrix that holds the bias too; None for any other model.
-
-    Single steps are calls of one step, so that they have the bits of many.
-    """
-    if not counts[2] or not splits_in_two(recording.graph):
-        return None
-    own, inputs = _prepared(recording, counts, rate, rewrite=True)
-    steady = unchanged(own.graph, inputs["c"])
-    frame = fold_bias(own.graph, inputs["c"], [*inputs["f"], *steady], inputs["b"])
-    if frame is None:
-        return None
-    plan = make_plan(own.graph, inputs["c"], inputs["f"])
-    script = scripted(written_lines(own, plan, inputs), plan, inputs, frame)
-    if script is None:
-        return None
-
-    def bind(carry: list[Tensor], fixed: list[Tensor]) -> Run:
-        return lambda batch, rate: by_script(script, batch)(carry, fixed, rate)
-
-    return Written(bind, script.source, script)
 
 
 def write_factored(

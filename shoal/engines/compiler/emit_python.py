@@ -203,11 +203,10 @@ class Writer:
                 self.add(node, f"{home}.copy_({self.text(node.args[0])})")
         self.names[node] = home
         scale = self.text(node.args[1]) if adding else "1"
-        keep = self.text(node.args[3]) if adding and len(node.args) > 3 else "1"
         for block in blocks:
             spot = self._spot(home, block, steady)
             operands = [self.names[o] for o in block.operands]
-            line = block_line(spot, operands, block, scale, adding, keep)
+            line = block_line(spot, operands, block, scale, adding)
             if line:
                 self.add(node, line, "", home, spot)
 
@@ -266,19 +265,13 @@ def _source(writer: Writer, counts: dict[str, int]) -> str:
     return "\n".join([*lines, "    return run", ""])
 
 
-def block_line(
-    spot: str, operands: list[str], block: Any, scale: str, adding: bool, keep: str = "1"
-) -> str:
-    """The statement that adds a block to its place in a vector, or writes it there.
-
-    ``keep`` is a factor of what is there, which only a product can take along.
-    """
+def block_line(spot: str, operands: list[str], block: Any, scale: str, adding: bool) -> str:
+    """The statement that adds a block to its place in a vector, or writes it there."""
     alpha = "" if scale == "1" else f", alpha={scale}"
     batched = block.product and len(block.operands[0].meta["val"].shape) == 3
     if block.product and adding:
         name = "baddbmm_" if batched else "addmm_"
-        beta = "" if keep in ("1", "1.0") else f", beta={keep}"
-        return f"{spot}.{name}({', '.join(operands)}{beta}{alpha})"
+        return f"{spot}.{name}({', '.join(operands)}{alpha})"
     if block.product:
         name = "bmm" if batched else "mm"
         return f"torch.{name}({', '.join(operands)}, out={spot})"

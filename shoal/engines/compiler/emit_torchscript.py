@@ -69,16 +69,6 @@ def _without_memory(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 Way = Callable[[list[Tensor], list[Tensor], float], None]  # to do a step, the carry in place
 
 
-class Frame(NamedTuple):
-    """What surrounds the lines of a step: work before and after all steps, and how the samples of
-    ``count`` steps are gathered, with the step as the first axis (``some``)."""
-
-    before: Sequence[str] = ()
-    rooms: Sequence[str] = ()  # where gathered samples are kept
-    gather: Sequence[str] = ("some = steps[0].index_select(0, chosen).view([count] + shape)",)
-    after: Sequence[str] = ()
-
-
 class Script:
     """The compiled loop. Threads may share it."""
 
@@ -109,18 +99,14 @@ def by_script(script: Script, batch: Sequence[Tensor]) -> Way:
     return lambda carry, fixed, rate: script(carry, fixed, steps, rate)
 
 
-def scripted(
-    writer: Writer, plan: Plan, inputs: Mapping[str, Sequence[fx.Node]], frame: Frame | None = None
-) -> Script | None:
+def scripted(writer: Writer, plan: Plan, inputs: Mapping[str, Sequence[fx.Node]]) -> Script | None:
     """All steps of an epoch as one call, or None where that cannot be said."""
     if not inputs["b"]:
         return None
     lines = [line for line, _, _ in writer.body]
     steps, after = after_all_steps(lines, plan, list(inputs["f"]), writer.names)
-    frame = frame or Frame()
-    frame = frame._replace(after=[*frame.after, *after])
     counts = {k: len(v) for k, v in inputs.items()}
-    return script(writer.head, steps, writer.globals, counts, frame)
+    return script(writer.head, steps, writer.globals, counts, after)
 
 
 def script(
@@ -128,7 +114,7 @@ def script(
     body: Sequence[str],
     known: Mapping[str, Any],
     counts: Mapping[str, int],
-    frame: Frame,
+    after: Sequence[str],
 ) -> Script | None:
     """The loop over these lines, or None where TorchScript cannot say what they say."""
     constants = constants_of(known)
@@ -138,15 +124,14 @@ def script(
         *named("c", counts["c"], "carry"),
         *named("f", counts["f"], "fixed"),
         *(f"    {name} = known[{k}]" for k, name in enumerate(constants)),
-        *(f"    {line}" for line in (*frame.before, *head)),
+        *(f"    {line}" for line in head),
         "    rows = steps[1]",
-        *(f"    {line}" for line in frame.rooms),
         *(f"    b{k}s = steps[{k + 1}].unbind(0)" for k in range(1, counts["b"])),
         *(f"    {name}s = steps[{k + 1}]{view}.unbind(0)" for name, k, view in views if k),
         "    for first in range(0, rows.size(0), many):",
         "        count = min(many, rows.size(0) - first)",
         "        chosen = rows.narrow(0, first, count).reshape(-1)",
-        *(f"        {line}" for line in frame.gather),
+        "        some = steps[0].index_select(0, chosen).view([count] + shape)",
         "        b0s = some.unbind(0)",
         *(f"        {name}s = some{view}.unbind(0)" for name, k, view in views if not k),
         "        for i in range(count):",
@@ -154,7 +139,7 @@ def script(
         *(f"            b{k} = b{k}s[first + i]" for k in range(1, counts["b"])),
         *(f"            {name} = {name}s[{'first + ' * (k > 0)}i]" for name, k, _ in views),
         *(f"            {line}" for line in body),
-        *(f"    {line}" for line in frame.after),
+        *(f"    {line}" for line in after),
     ]
     source = spelled(lines, known)
     try:

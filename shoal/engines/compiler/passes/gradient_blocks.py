@@ -47,11 +47,8 @@ class Block(NamedTuple):
     operands: tuple[fx.Node, ...]
 
 
-def accumulate(total: Any, scale: Any, blocks: Any, keep: Any = 1) -> Any:
-    """Marks ``keep * total + scale * gradient``; the emitted code spells it out.
-
-    A ``keep`` other than 1 is for a gradient that is one product.
-    """
+def accumulate(total: Any, scale: Any, blocks: Any) -> Any:
+    """Marks ``total + scale * gradient``; the emitted code spells it out."""
     return torch.empty_like(total)
 
 
