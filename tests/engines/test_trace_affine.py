@@ -122,27 +122,6 @@ def test_a_pull_that_is_made_of_the_batch() -> None:
     check(step, [start(task)], [rate(torch.float64)], batches(torch.float64))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("model", [linear, mlp])
-def test_a_rate_that_all_clients_share_is_a_number(
-    dtype: torch.dtype, model: type[ModuleTask]
-) -> None:
-    task = model(dtype)
-    step = rated_descent(task)
-    shared = torch.tensor(0.3, dtype=dtype).expand(CLIENTS)
-    carry = [start(task), shared, torch.zeros(CLIENTS, dtype=dtype)]
-    replay = check(step, carry, [], batches(dtype), rate=None)
-    alone = descent(task)
-    plain = check(alone, [start(task)], [rate(dtype)], batches(dtype))
-    assert replay.script is not None and plain.script is not None
-    assert _steps(replay.script.source) == _steps(plain.script.source)
-
-
-def _steps(source: str) -> int:
-    """Calls of operators in the loop over steps."""
-    return sum(line.startswith(" " * 12) and "_(" in line for line in source.splitlines())
-
-
 def test_a_sum_of_what_does_not_change_is_taken_after_all_steps() -> None:
     task, torch_batches = linear(torch.float64), batches(torch.float64)
     step = rated_descent(task)

@@ -27,7 +27,6 @@ from shoal.engines.compiler.passes.factor_first_layer import factor_out
 from shoal.engines.compiler.passes.gradient_blocks import use_blocks
 from shoal.engines.compiler.passes.memory_format import match_layouts, weight_first
 from shoal.engines.compiler.passes.scale_factors import rates_first, scale_last
-from shoal.engines.compiler.passes.shared_numbers import shared_as_numbers
 from shoal.engines.compiler.placement import make_plan
 
 Tensors = Sequence[Tensor]
@@ -254,7 +253,6 @@ def _prepared(
     fixed, batch = rest[: counts[1]], rest[counts[1] :]
     number = _rate_number(own.graph, fixed, rate, rewrite)
     if rewrite:
-        shared_as_numbers(own.graph, carry)
         _rewrite(own, carry[0])
     return own, {"c": carry, "f": fixed, "b": batch, "rate": [number]}
 

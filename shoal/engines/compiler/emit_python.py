@@ -29,7 +29,6 @@ from shoal.engines.compiler.graph import (
     value,
 )
 from shoal.engines.compiler.passes.gradient_blocks import accumulate, assemble
-from shoal.engines.compiler.passes.shared_numbers import one_number
 from shoal.engines.compiler.placement import OVER_FIRST, Plan
 
 Run = Callable[[list[Tensor], float], None]
@@ -84,8 +83,6 @@ class Writer:
         name = op_name(node)
         if node.target is operator.getitem:
             return f"{args[0]}[{args[1]}]"
-        if node.target is one_number:
-            return f"float({args[0]}[0])"
         if node.target is operator.neg:
             return f"-{args[0]}"
         if node.target in _OPERATORS:

@@ -22,7 +22,6 @@ from shoal.engines.compiler.graph import (
     op_name,
 )
 from shoal.engines.compiler.passes.gradient_blocks import accumulate, assemble
-from shoal.engines.compiler.passes.shared_numbers import unchanged
 
 # Entry by entry, with an ``out=`` form in Python: may be stored over any operand.
 _ARITHMETIC = ("add", "sub", "mul", "div", "neg", "addcmul", "addcdiv", "lerp", "reciprocal")
@@ -76,6 +75,12 @@ def make_plan(
         if node.op == "call_function" and node not in plan.hoisted:
             _place(plan, node, leads, position)
     return plan
+
+
+def unchanged(graph: fx.Graph, carry: list[fx.Node]) -> list[fx.Node]:
+    """Entries of the carry that a step leaves as they are."""
+    results: Any = next(n for n in graph.nodes if n.op == "output").args[0]
+    return [node for node, new in zip(carry, results, strict=True) if node is new]
 
 
 def _separate_outputs(graph: fx.Graph, carry: list[fx.Node]) -> list[fx.Node]:
