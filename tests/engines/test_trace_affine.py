@@ -70,19 +70,6 @@ def test_views_of_batches_and_of_small_results_are_made_outside_the_loop() -> No
     assert body and not any(view in line for view in views for line in body)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("model", [linear, mlp])
-def test_a_rate_of_each_client_goes_to_the_gradient_of_the_logits(
-    dtype: torch.dtype, model: type[ModuleTask]
-) -> None:
-    task = model(dtype)
-    step = rated_descent(task)
-    rates = torch.rand(CLIENTS, dtype=dtype)
-    carry = [start(task), rates, torch.zeros_like(rates)]
-    replay = check(step, carry, [], batches(dtype), rate=None)
-    assert "addcmul" not in replay.source and "assemble" not in replay.source
-
-
 def test_rates_that_depend_on_the_gradient_stay_where_they_are() -> None:
     task = mlp(torch.float64)
     g = vmap(gradient(task))

@@ -26,7 +26,7 @@ from shoal.engines.compiler.passes.clean import clean
 from shoal.engines.compiler.passes.factor_first_layer import factor_out
 from shoal.engines.compiler.passes.gradient_blocks import use_blocks
 from shoal.engines.compiler.passes.memory_format import match_layouts, weight_first
-from shoal.engines.compiler.passes.scale_factors import rates_first, scale_last
+from shoal.engines.compiler.passes.scale_factors import scale_last
 from shoal.engines.compiler.placement import make_plan
 
 Tensors = Sequence[Tensor]
@@ -286,7 +286,6 @@ def _rewrite(recording: Recording, theta: fx.Node) -> None:
     match_layouts(recording.graph)
     weight_first(recording.graph)
     use_blocks(recording, theta)
-    rates_first(recording.graph)
     scale_last(recording.graph)
     trace_rules.scale_inside_sums(recording.graph)
     recording.graph.lint()

@@ -7,25 +7,18 @@ already; a rate of each client goes to the logits, since the update takes but on
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import fx
 
 from shoal.engines.compiler.graph import (
-    aten,
     base,
-    dtype,
-    insert,
     is_number,
-    is_tensor,
     is_view,
     op_name,
     same_kind,
-    shape,
-    swap,
-    value,
 )
-from shoal.engines.compiler.passes.gradient_blocks import accumulate, assemble
+from shoal.engines.compiler.passes.gradient_blocks import accumulate
 from shoal.engines.compiler.passes.softmax_loss import times
 
 # Linear in their first argument, whatever the others are.
@@ -35,71 +28,9 @@ _LINEAR = frozenset(
 _PRODUCTS = frozenset(("mm", "bmm"))
 
 
-def rates_first(graph: fx.Graph) -> None:
-    """``x - rates * gradient`` of stacked clients as an ``accumulate``: rates on the logits."""
-    for node in list(graph.nodes):
-        found = _rated(node)
-        start = next((n for n in graph.nodes if found and _of_logits(n)), None)
-        if found is None or start is None or _only_end(start, assemble) is None:
-            continue
-        if not _move_before(start, found.rates):
-            continue
-        with graph.inserting_after(start):
-            sizes = [shape(start)[0]] + [1] * (len(shape(start)) - 1)
-            rates = insert(graph, aten.view.default, found.rates, sizes)
-        with graph.inserting_after(rates):
-            rated = insert(graph, aten.mul.Tensor, start, rates)
-        start.replace_all_uses_with(rated, delete_user_cb=lambda user, own=rated: user is not own)
-        with graph.inserting_before(node):
-            blocks = found.gradient.args[0]
-            new = graph.call_function(accumulate, (node.args[0], found.sign, blocks))
-        new.meta["val"] = value(node)
-        swap(node, new)
-    graph.eliminate_dead_code()
-
-
-class _Rated(NamedTuple):
-    gradient: fx.Node
-    rates: fx.Node  # [C, 1]
-    sign: int
-
-
-def _rated(node: fx.Node) -> _Rated | None:
-    """The parts of ``x + rates * gradient`` or ``x - rates * gradient``."""
-    if op_name(node) not in ("add", "sub") or node.kwargs or not same_kind(node.args[0], node):
-        return None
-    product: Any = node.args[1]
-    if op_name(product) != "mul" or len(product.users) != 1 or not same_kind(product, node):
-        return None
-    for gradient, rates in (product.args, product.args[::-1]):
-        lone = isinstance(gradient, fx.Node) and gradient.target is assemble
-        each = (
-            is_tensor(rates) and shape(rates) == (shape(node)[0], 1) and dtype(rates) == dtype(node)
-        )
-        if lone and each and len(gradient.users) == 1 and shape(node)[0] > 1:
-            return _Rated(gradient, rates, 1 if op_name(node) == "add" else -1)
-    return None
-
-
 def _of_logits(node: fx.Node) -> bool:
     """Whether a node is the gradient of a softmax loss, scaled as its mean is."""
     return op_name(node) == "mul" and op_name(_seen(node.args[0])) == "scatter_add"
-
-
-def _move_before(start: fx.Node, node: fx.Node) -> bool:
-    """Move what a node is made of in front of another, unless it is made of that."""
-    order = {n: k for k, n in enumerate(start.graph.nodes)}
-    todo, late = [node], set[fx.Node]()
-    while todo:
-        found = todo.pop()
-        if found is start:
-            return False
-        if order[found] > order[start] and found not in late:
-            late.add(found)
-            todo += found.all_input_nodes
-    for found in sorted(late, key=order.__getitem__):
-        start.prepend(found)
-    return True
 
 
 def scale_last(graph: fx.Graph) -> None:
