@@ -42,7 +42,6 @@ def clean(recording: Recording) -> None:
         before = len(recording.graph.nodes)
         for rule in (_drop_nothing, _merge_views, _use_uniform_constants, _fuse_bias):
             _apply(recording, rule)
-        share_repeated(recording.graph)
         recording.graph.eliminate_dead_code()
         if len(recording.graph.nodes) == before:
             return
@@ -171,24 +170,3 @@ def _fuse_bias(_: Recording, node: fx.Node) -> fx.Node | None:
 
 def _is_bias(bias: Any, product: Any) -> bool:
     return bool(value(bias).numel() < value(product).numel()) and dtype(bias) == dtype(product)
-
-
-def share_repeated(graph: fx.Graph) -> None:
-    """Compute the same thing once."""
-    seen: dict[Any, fx.Node] = {}
-    for node in list(graph.nodes):
-        if node.op != "call_function" or draws(node):
-            continue
-        key = (node.target, _frozen(node.args), _frozen(node.kwargs))
-        first = seen.setdefault(key, node)
-        if first is not node:
-            swap(node, first)
-
-
-def _frozen(arg: Any) -> Any:
-    """A hashable picture of arguments; 1 and 1.0 and True must not be the same."""
-    if isinstance(arg, dict):
-        return tuple((k, _frozen(v)) for k, v in arg.items())
-    if isinstance(arg, list | tuple):
-        return tuple(_frozen(a) for a in arg)
-    return arg if isinstance(arg, fx.Node) else (type(arg), arg)
