@@ -13,7 +13,6 @@ from shoal.engines.compiler.graph import (
     Recording,
     alike,
     aten,
-    constant,
     draws,
     dtype,
     insert,
@@ -40,7 +39,7 @@ def clean(recording: Recording) -> None:
     fold_constants(recording)
     for _ in range(3):
         before = len(recording.graph.nodes)
-        for rule in (_drop_nothing, _merge_views, _use_uniform_constants, _fuse_bias):
+        for rule in (_drop_nothing, _merge_views, _fuse_bias):
             _apply(recording, rule)
         recording.graph.eliminate_dead_code()
         if len(recording.graph.nodes) == before:
@@ -129,30 +128,6 @@ def _constant_value(node: fx.Node, known: dict[fx.Node, Tensor]) -> Tensor | Non
         result = node.target(*args, **kwargs)  # type: ignore[operator]
         return result if isinstance(result, Tensor) else None
     return None
-
-
-def _use_uniform_constants(recording: Recording, node: fx.Node) -> fx.Node | None:
-    """A constant tensor with one value everywhere acts as a number."""
-    name = op_name(node)
-    if name not in ("mul", "add", "sub", "div") or len(node.args) != 2 or node.kwargs:
-        return None
-    for left, right in ((node.args[0], node.args[1]), (node.args[1], node.args[0])):
-        number = _uniform(recording, right)
-        swapped = left is not node.args[0]
-        if number is None or not same_kind(left, node) or (swapped and name in ("sub", "div")):
-            continue
-        if number == (1 if name in ("mul", "div") else 0):
-            return left  # type: ignore[return-value]
-        return insert(node.graph, node.target, left, number)  # type: ignore[arg-type]
-    return None
-
-
-def _uniform(recording: Recording, node: Any) -> float | None:
-    tensor = constant(recording, node)
-    if tensor is None or not tensor.numel() or not tensor.is_floating_point():
-        return None
-    first = tensor.flatten()[0]
-    return float(first) if bool((tensor == first).all()) else None
 
 
 def _fuse_bias(_: Recording, node: fx.Node) -> fx.Node | None:
