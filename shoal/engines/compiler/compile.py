@@ -287,5 +287,4 @@ def _rewrite(recording: Recording, theta: fx.Node) -> None:
     weight_first(recording.graph)
     use_blocks(recording, theta)
     scale_last(recording.graph)
-    trace_rules.scale_inside_sums(recording.graph)
     recording.graph.lint()

@@ -184,36 +184,6 @@ def _swap_relu_and_pool(
     graph.erase_node(relu)
 
 
-def scale_inside_sums(graph: fx.Graph) -> None:
-    """``x + s * y`` in one pass: ``add(alpha=s)``, or ``addcmul`` when both factors are tensors."""
-    for node in list(graph.nodes):
-        if op_name(node) not in ("add", "sub") or len(node.args) != 2:
-            continue
-        sign = -1 if op_name(node) == "sub" else 1
-        pairs = [(node.args[0], node.args[1])]
-        if sign == 1 and not node.kwargs:
-            pairs.append((node.args[1], node.args[0]))
-        for kept, product in pairs:
-            if same_kind(kept, node) and _lone_product(product, node):
-                with graph.inserting_before(node):
-                    factor = times(graph, node.kwargs.get("alpha", 1), sign)
-                    swap(node, _scaled_sum(graph, kept, product, factor))
-                break
-    graph.eliminate_dead_code()
-
-
-def _lone_product(product: Any, node: fx.Node) -> bool:
-    known = op_name(product) == "mul" and len(product.users) == 1 and is_tensor(product.args[0])
-    return known and dtype(product) == dtype(node) and bool(dtype(node).is_floating_point)
-
-
-def _scaled_sum(graph: fx.Graph, kept: Any, product: fx.Node, factor: Any) -> fx.Node:
-    left, right = product.args
-    if is_number(right):
-        return insert(graph, aten.add.Tensor, kept, left, alpha=times(graph, factor, right))
-    return insert(graph, aten.addcmul.default, kept, left, right, value=factor)
-
-
 def times(graph: fx.Graph, a: Any, b: Any) -> Any:
     """Product of two factors that are numbers now or when the step runs."""
     if not isinstance(a, fx.Node) and not isinstance(b, fx.Node):
