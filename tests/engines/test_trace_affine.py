@@ -59,17 +59,6 @@ def test_steps_in_one_call_have_the_bits_of_steps_one_by_one(many: int) -> None:
     assert torch.equal(together[0], single[0])
 
 
-def test_views_of_batches_and_of_small_results_are_made_outside_the_loop() -> None:
-    task = linear(torch.float32)
-    replay = check(descent(task), [start(task)], [rate(torch.float32)], batches(torch.float32))
-    assert replay.script is not None
-    source = replay.script.source
-    inside = source[source.index("for i in range") :]
-    views = ("transpose(", "permute(", "unsqueeze(0)", "view(")
-    body = [line for line in inside.splitlines() if line.startswith(" " * 12)]
-    assert body and not any(view in line for view in views for line in body)
-
-
 def test_rates_that_depend_on_the_gradient_stay_where_they_are() -> None:
     task = mlp(torch.float64)
     g = vmap(gradient(task))

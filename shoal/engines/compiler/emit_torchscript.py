@@ -24,7 +24,6 @@ from shoal.engines.compiler.passes.running_sums import after_all_steps
 from shoal.engines.compiler.placement import Plan
 
 _ARGUMENTS = "carry: List[Tensor], fixed: List[Tensor], known: List[Tensor], steps: List[Tensor]"
-_VIEW = re.compile(r"(\w+) = b(\d+)\.(transpose|unsqueeze)\((-?\d+(?:, -?\d+)?)\)")
 
 
 class Steps(NamedTuple):
@@ -118,7 +117,6 @@ def script(
 ) -> Script | None:
     """The loop over these lines, or None where TorchScript cannot say what they say."""
     constants = constants_of(known)
-    views, body = _views_of_batches(body)
     lines = [
         f"def run({_ARGUMENTS}, shape: List[int], many: int, rate: float):",
         *named("c", counts["c"], "carry"),
@@ -127,17 +125,14 @@ def script(
         *(f"    {line}" for line in head),
         "    rows = steps[1]",
         *(f"    b{k}s = steps[{k + 1}].unbind(0)" for k in range(1, counts["b"])),
-        *(f"    {name}s = steps[{k + 1}]{view}.unbind(0)" for name, k, view in views if k),
         "    for first in range(0, rows.size(0), many):",
         "        count = min(many, rows.size(0) - first)",
         "        chosen = rows.narrow(0, first, count).reshape(-1)",
         "        some = steps[0].index_select(0, chosen).view([count] + shape)",
         "        b0s = some.unbind(0)",
-        *(f"        {name}s = some{view}.unbind(0)" for name, k, view in views if not k),
         "        for i in range(count):",
         "            b0 = b0s[i]",
         *(f"            b{k} = b{k}s[first + i]" for k in range(1, counts["b"])),
-        *(f"            {name} = {name}s[{'first + ' * (k > 0)}i]" for name, k, _ in views),
         *(f"            {line}" for line in body),
         *(f"    {line}" for line in after),
     ]
@@ -157,25 +152,6 @@ def spelled(lines: Sequence[str], known: Mapping[str, Any]) -> str:
     """The lines with TorchScript's own words for everything else that they know."""
     words = {name: _word(name, thing) for name, thing in known.items()}
     return re.sub(r"\bG\d+_\w+", lambda m: words.get(m[0]) or m[0], "\n".join(lines) + "\n")
-
-
-def _views_of_batches(body: Sequence[str]) -> tuple[list[tuple[str, int, str]], list[str]]:
-    """Views of a batch (name, number of the batch, view of all steps' batches), and other lines.
-
-    A view of every step's batch is a step of one view of all.
-    """
-    views, rest = list[tuple[str, int, str]](), list[str]()
-    for line in body:
-        if found := _VIEW.fullmatch(line):
-            name, number, view, axes = found.groups()
-            # an axis counted from the front is one further back where steps come first
-            moved = [
-                axis if axis.startswith("-") else str(int(axis) + 1) for axis in axes.split(", ")
-            ]
-            views.append((name, int(number), f".{view}({', '.join(moved)})"))
-        else:
-            rest.append(line)
-    return views, rest
 
 
 def named(letter: str, count: int, source: str) -> list[str]:
