@@ -96,19 +96,3 @@ def test_a_pull_that_is_made_of_the_batch() -> None:
         return [carry[0] - fixed[0] * (g(carry[0], *batch) + mean * torch.ones_like(carry[0]))]
 
     check(step, [start(task)], [rate(torch.float64)], batches(torch.float64))
-
-
-def test_a_sum_of_what_does_not_change_is_taken_after_all_steps() -> None:
-    task, torch_batches = linear(torch.float64), batches(torch.float64)
-    step = rated_descent(task)
-    rates = torch.rand(CLIENTS, dtype=torch.float64)
-    carry = [start(task), rates, torch.ones_like(rates)]
-    replay = compile_step(step, carry, [], torch_batches[0], rate=None)
-    x = torch.stack([b[0] for b in torch_batches])
-    rows = torch.arange(x.shape[0] * x.shape[1] * x.shape[2]).view(len(x), -1)
-    labels = torch.stack([b[1] for b in torch_batches])
-    with torch.inference_mode():
-        steps = Steps(x.flatten(0, 2), rows, [labels], list(x.shape[1:]), 2)
-        replay.all_steps(carry, [], steps, 0.0)
-    assert torch.allclose(carry[2], 1 + len(torch_batches) * rates, rtol=1e-14)
-    assert torch.equal(carry[1], rates)

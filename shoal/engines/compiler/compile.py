@@ -224,7 +224,7 @@ def write_step(
     own, inputs = _prepared(recording, counts, rate, rewrite)
     plan = make_plan(own.graph, inputs["c"], inputs["f"], overwrite=rewrite)
     writer = written_lines(own, plan, inputs, bindings=rewrite)
-    script = scripted(writer, plan, inputs) if rewrite else None
+    script = scripted(writer, inputs) if rewrite else None
     return Written(*python_step(writer, inputs), script)
 
 

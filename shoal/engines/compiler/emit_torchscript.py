@@ -20,7 +20,6 @@ from torch._ops import OpOverload
 
 from shoal.engines.compiler.emit_python import Writer, call_bindings, written_lines
 from shoal.engines.compiler.graph import Recording
-from shoal.engines.compiler.passes.running_sums import after_all_steps
 from shoal.engines.compiler.placement import Plan
 
 _ARGUMENTS = "carry: List[Tensor], fixed: List[Tensor], known: List[Tensor], steps: List[Tensor]"
@@ -98,14 +97,13 @@ def by_script(script: Script, batch: Sequence[Tensor]) -> Way:
     return lambda carry, fixed, rate: script(carry, fixed, steps, rate)
 
 
-def scripted(writer: Writer, plan: Plan, inputs: Mapping[str, Sequence[fx.Node]]) -> Script | None:
+def scripted(writer: Writer, inputs: Mapping[str, Sequence[fx.Node]]) -> Script | None:
     """All steps of an epoch as one call, or None where that cannot be said."""
     if not inputs["b"]:
         return None
     lines = [line for line, _, _ in writer.body]
-    steps, after = after_all_steps(lines, plan, list(inputs["f"]), writer.names)
     counts = {k: len(v) for k, v in inputs.items()}
-    return script(writer.head, steps, writer.globals, counts, after)
+    return script(writer.head, lines, writer.globals, counts)
 
 
 def script(
@@ -113,7 +111,6 @@ def script(
     body: Sequence[str],
     known: Mapping[str, Any],
     counts: Mapping[str, int],
-    after: Sequence[str],
 ) -> Script | None:
     """The loop over these lines, or None where TorchScript cannot say what they say."""
     constants = constants_of(known)
@@ -134,7 +131,6 @@ def script(
         "            b0 = b0s[i]",
         *(f"            b{k} = b{k}s[first + i]" for k in range(1, counts["b"])),
         *(f"            {line}" for line in body),
-        *(f"    {line}" for line in after),
     ]
     source = spelled(lines, known)
     try:
