@@ -22,7 +22,6 @@ from shoal.engines.compiler.graph import (
     Recording,
     aten,
     dtype,
-    is_tensor,
     is_view,
     op_name,
     shape,
@@ -290,26 +289,3 @@ def with_deletions(body: list[tuple[str, str, list[str]]]) -> list[str]:
         if gone and k < len(body) - 1:
             lines.append(f"del {', '.join(gone)}")
     return lines
-
-
-# With tensors, numbers and axes by position the binding picks the same overload.
-_BY_POSITION = frozenset(
-    ("add", "sub", "mul", "div", "neg", "maximum", "minimum", "mm", "mv", "bmm", "flip", "cumsum",
-     "sum", "mean", "sqrt", "exp", "where", "select", "permute", "transpose", "unsqueeze", "cat")
-)  # fmt: skip
-
-
-def call_bindings(graph: fx.Graph) -> None:
-    """``torch.mul`` for ``aten.mul.Tensor``: C++ parses its arguments, in half the time."""
-    for node in graph.nodes:
-        name = op_name(node)
-        if name in _BY_POSITION and not node.kwargs and is_tensor(node) and _from_tensor(node):
-            node.target = getattr(torch, name)
-
-
-def _from_tensor(node: fx.Node) -> bool:
-    """Whether the first argument says that this is about tensors."""
-    first = node.args[0] if node.args else None
-    return isinstance(node.target, OpOverload) and (
-        is_tensor(first) or (isinstance(first, list | tuple) and all(map(is_tensor, first)))
-    )

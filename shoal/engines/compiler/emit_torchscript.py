@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, fx
 from torch._ops import OpOverload
 
-from shoal.engines.compiler.emit_python import Writer, call_bindings, written_lines
+from shoal.engines.compiler.emit_python import Writer, written_lines
 from shoal.engines.compiler.graph import Recording
 from shoal.engines.compiler.placement import Plan
 
@@ -180,7 +180,6 @@ def as_call(recording: Recording) -> Call:
 
 
 def _by_python(recording: Recording) -> Call:
-    call_bindings(recording.graph)
     replay: Call = fx.GraphModule(recording.constants, recording.graph).forward
     return replay
 
