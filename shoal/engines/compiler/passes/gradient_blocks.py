@@ -15,7 +15,6 @@ from torch import fx
 from shoal.engines.compiler.graph import (
     Recording,
     aten,
-    constant,
     dtype,
     insert,
     is_number,
@@ -23,15 +22,11 @@ from shoal.engines.compiler.graph import (
     op_name,
     same_kind,
     shape,
-    store_constant,
     value,
     zeros_for,
 )
 from shoal.engines.compiler.passes.softmax_loss import times
 
-# Below this many products the batched matrix product is a plain loop without set-up cost, so that
-# it beats a sum followed by an addition.
-_PLAIN_LOOP = 400
 # A batched product into a part of a vector is one call of the matrix library for each client.
 # For blocks smaller than this, one call for all and a copy costs less.
 _SMALL_BLOCK = 4096
@@ -201,13 +196,6 @@ def _product(recording: Recording, node: fx.Node) -> tuple[fx.Node, ...]:
         clients = shape(node)[0] if op_name(node) == "bmm" else 1
         small = clients > 1 and value(node).numel() < clients * _SMALL_BLOCK
         return () if small else tuple(node.args)  # type: ignore[arg-type]
-    if op_name(node) == "sum" and len(node.args) == 3 and not node.kwargs:
-        rows, dims, kept = node.args
-        if is_tensor(rows) and kept and len(shape(rows)) == 3 and dims == [1]:  # type: ignore[arg-type]
-            clients, count, width = shape(rows)  # type: ignore[arg-type]
-            if count * width < _PLAIN_LOOP and constant(recording, rows) is None:
-                ones = torch.ones(clients, 1, count, dtype=dtype(node))
-                return store_constant(recording, ones), rows  # type: ignore[return-value]
     return ()
 
 
