@@ -21,11 +21,10 @@ _layout = attrgetter("shape", "dtype")
 
 @dataclass
 class _Function:
-    """A recording, the structure of what it returns, and whether it changes anything."""
+    """A recording, and the structure of what it returns."""
 
     replay: Callable[..., list[Tensor]]
     like: Tree
-    idle: bool | None = None  # None: nobody asked yet
 
     def __call__(self, flat: Sequence[Tensor]) -> Tree:
         return tree.rebuild(self.like, self.replay(*flat))
@@ -46,24 +45,6 @@ class Functions:
         """``mapped(*arguments)``, as recorded."""
         flat = tree.leaves(arguments)
         return self._of(kind, mapped, arguments, flat, clock)(flat)
-
-    def moved(
-        self,
-        kind: Hashable,
-        mapped: Callable[..., Tree],
-        arguments: tuple[Tree, ...],
-        clock: Clock,
-        state: Tree,
-    ) -> tuple[Tree, Tensor] | None:
-        """The same for what changes a state and raises flags; None where it does neither.
-
-        That is seen in the recording: it gives back the very tensors it was given.
-        """
-        flat = tree.leaves(arguments)
-        function = self._of(kind, mapped, arguments, flat, clock)
-        if function.idle is None:
-            function.idle = _is_idle(function.replay, flat, tree.leaves(state))
-        return None if function.idle else function(flat)
 
     def _of(
         self,
@@ -100,16 +81,6 @@ def _recorded(
 
     replay = record(flattened, flat)
     return _Function(replay, found[-1])
-
-
-def _is_idle(
-    replay: Callable[..., list[Tensor]], flat: Sequence[Tensor], state: Sequence[Tensor]
-) -> bool:
-    """Whether the state comes back as it was, with flags that nothing can raise."""
-    *moved, flags = replay(*flat)
-    constant = replay(*flat)[-1] is flags and not any(flags is tensor for tensor in flat)
-    same = len(moved) == len(state) and all(map(lambda a, b: a is b, moved, state))
-    return same and constant and not bool(flags.any())
 
 
 def with_moment(

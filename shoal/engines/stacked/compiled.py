@@ -85,8 +85,8 @@ class Compiled:
 
     def epoch_end(
         self, given: Given, start: Tensor, carry: Carry, rate: Tensor, local: Local, clock: Clock
-    ) -> tuple[Carry, Tensor | None]:
-        """The carry after an epoch, and who stops; None where that is nobody, ever."""
+    ) -> tuple[Carry, Tensor]:
+        """The carry after an epoch, and who stops."""
 
         def mapped(
             given: Given, start: Tensor, carry: Carry, rate: Tensor, epoch: Tensor, local: Local
@@ -105,14 +105,12 @@ class Compiled:
         (epoch,) = clock.key(("epoch",))
         arguments = (given, start, carry, rate, known(epoch, torch.float64), local)
         try:
-            found = self._functions.moved("epoch_end", mapped, arguments, clock, carry)
+            found = self.run("epoch_end", mapped, arguments, clock)
         except Untraceable:
             if not self._any_epoch:
                 raise
             self._any_epoch = False  # a part decides something by the epoch: each has its trace
-            found = self._functions.moved("epoch_end", mapped, arguments, clock, carry)
-        if found is None:
-            return carry, None
+            found = self.run("epoch_end", mapped, arguments, clock)
         moved, stop = found
         # what did not change is in memory of its own already
         pairs = zip(tree.leaves(moved), tree.leaves(carry), strict=True)

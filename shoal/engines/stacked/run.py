@@ -46,7 +46,7 @@ def _train(compiled: Compiled, chunk: Chunk) -> list[Done]:
             active.carry, flags = compiled.epoch_end(
                 active.given, active.start, active.carry, rate, active.local, clock
             )
-            stop = stop if flags is None else flags.tolist()[: len(stop)]
+            stop = flags.tolist()[: len(stop)]
         over = list(range(len(stop)))
         if epoch + 1 < len(rates):
             over = [i for i in over if stop[i] or _capped(active, i)]
