@@ -25,7 +25,7 @@ from shoal.engines.compiler.passes import softmax_loss as trace_rules
 from shoal.engines.compiler.passes.clean import clean
 from shoal.engines.compiler.passes.factor_first_layer import factor_out
 from shoal.engines.compiler.passes.gradient_blocks import use_blocks
-from shoal.engines.compiler.passes.memory_format import match_layouts, weight_first
+from shoal.engines.compiler.passes.memory_format import match_layouts
 from shoal.engines.compiler.passes.scale_factors import scale_last
 from shoal.engines.compiler.placement import make_plan
 
@@ -284,7 +284,6 @@ def _rewrite(recording: Recording, theta: fx.Node) -> None:
     trace_rules.pool_before_relu(recording.graph)
     clean(recording)
     match_layouts(recording.graph)
-    weight_first(recording.graph)
     use_blocks(recording, theta)
     scale_last(recording.graph)
     recording.graph.lint()
