@@ -281,7 +281,6 @@ def _rate_number(graph: fx.Graph, fixed: list[fx.Node], rate: int | None, rewrit
 def _rewrite(recording: Recording, theta: fx.Node) -> None:
     clean(recording)
     trace_rules.simplify_losses(recording)
-    trace_rules.pool_before_relu(recording.graph)
     clean(recording)
     match_layouts(recording.graph)
     use_blocks(recording, theta)

@@ -142,48 +142,6 @@ def _negated(recording: Recording, scale: fx.Node, graph: fx.Graph) -> Any:
     return scale.args[0] if op_name(scale) == "neg" else insert(graph, aten.neg.default, scale)
 
 
-def pool_before_relu(graph: fx.Graph) -> None:
-    """``pool(relu(x)) = relu(pool(x))``: the same numbers from a quarter of the memory traffic.
-
-    Backward too: where the pooled maximum is positive both orders pick the same entry, and
-    elsewhere the gradient is zero in both.
-    """
-    for relu in list(graph.nodes):
-        if op_name(relu) != "relu" or op_name(relu.args[0]) != "convolution":
-            continue
-        users = {op_name(user): user for user in relu.users}
-        if len(relu.users) != len(users) or len(relu.args[0].users) != 1:
-            continue
-        pool = users.pop("max_pool2d_with_indices", None)
-        back = users.pop("max_pool2d_with_indices_backward", None)
-        gate = users.pop("threshold_backward", None)
-        if users or not (pool and back and gate):
-            continue
-        if gate.args[0] is back and back.args[1] is relu and len(back.users) == 1:
-            _swap_relu_and_pool(graph, relu, pool, back, gate)
-
-
-def _swap_relu_and_pool(
-    graph: fx.Graph, relu: fx.Node, pool: fx.Node, back: fx.Node, gate: fx.Node
-) -> None:
-    convolved: Any = relu.args[0]
-    pooled = [u for u in pool.users if u.args[1] == 0]
-    if len(pooled) != 1:
-        return
-    before, after = pooled[0], list(pooled[0].users)
-    pool.replace_input_with(relu, convolved)
-    with graph.inserting_after(before):
-        late = insert(graph, aten.relu.default, before)
-    for user in after:
-        user.replace_input_with(before, late)
-    with graph.inserting_before(back):
-        gated = insert(graph, aten.threshold_backward.default, back.args[0], late, 0)
-    back.replace_input_with(back.args[0], gated)  # type: ignore[arg-type]
-    back.replace_input_with(relu, convolved)
-    swap(gate, back)
-    graph.erase_node(relu)
-
-
 def times(graph: fx.Graph, a: Any, b: Any) -> Any:
     """Product of two factors that are numbers now or when the step runs."""
     if not isinstance(a, fx.Node) and not isinstance(b, fx.Node):
