@@ -9,8 +9,7 @@ from torch import Tensor
 
 from shoal.engines.client_round import Local
 from shoal.engines.compiler.cache import Functions
-from shoal.engines.compiler.capture import recorded
-from shoal.engines.compiler.emit_torchscript import _by_interpreter, as_call
+from shoal.engines.compiler.compile import record
 from shoal.tree import Tree
 from shoal.view import Clock
 
@@ -40,8 +39,8 @@ def test_many_operators_are_one_call_with_the_same_bits() -> None:
         return [mean.expand(4, 4), x, torch.where(x > 0, x, mean[:, :1].sqrt()), torch.ones(2)]
 
     tensors = [torch.randn(4, 4) for _ in range(3)]
-    recording = recorded(function, tensors)
-    assert _by_interpreter(recording.copy()) is not None
-    for got, want in zip(as_call(recording)(*tensors), function(*tensors), strict=True):
+    found = record(function, tensors)
+    assert not found.notes
+    for got, want in zip(found(*tensors), function(*tensors), strict=True):
         assert torch.equal(got, want)
-    assert as_call(recorded(function, tensors))(*tensors)[1] is tensors[0]
+    assert found(*tensors)[1] is tensors[0]

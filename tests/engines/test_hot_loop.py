@@ -79,7 +79,7 @@ def test_a_client_more_costs_few_calls_and_no_operation() -> None:
 
 @pytest.mark.parametrize(
     ("method", "limit"),
-    [(catalog.fedavg(), 13), (catalog.fedprox(), 15), (catalog.scaffold(), 14)],
+    [(catalog.fedavg(), 15), (catalog.fedprox(), 18), (catalog.scaffold(), 16)],
     ids=lambda value: getattr(value, "name", None),
 )
 def test_a_step_more_costs_few_operations(method: Method, limit: int) -> None:

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple, get_type_hints
 
 import pytest
 import torch
+from shoal.engines.base import Order, Results
 from support import SmallWorld, play, settings_for, small_task
 from torch import Tensor
 
 import shoal.parts
 from shoal import catalog, checkpoint, states, tree
 from shoal.config import from_mapping
-from shoal.engines.base import Order, Results
 from shoal.engines.loop import Loop
 from shoal.errors import UserError
 from shoal.federation import Federation
