@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from shoal.engines.client_round import Local
+from shoal.engines.compiler import settings
 from shoal.engines.compiler.cache import Functions
 from shoal.engines.compiler.compile import record
 from shoal.tree import Tree
@@ -40,7 +41,7 @@ def test_many_operators_are_one_call_with_the_same_bits() -> None:
 
     tensors = [torch.randn(4, 4) for _ in range(3)]
     found = record(function, tensors)
-    assert not found.notes
+    assert bool(found.notes) != settings.TORCHSCRIPT  # a script that is not to be had is a note
     for got, want in zip(found(*tensors), function(*tensors), strict=True):
         assert torch.equal(got, want)
     assert found(*tensors)[1] is tensors[0]

@@ -7,6 +7,7 @@ what would look at a tensor's numbers, since those of one run mean nothing in a 
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from typing import Any
@@ -163,7 +164,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if _changes(func, args):
             self._before_change(func, args, kwargs, known)
         node = self._call(func, args, kwargs)
-        result = func(*args, **kwargs)
+        result = _unwritten(func, args, kwargs)
+        if result is None:
+            result = func(*args, **kwargs)
         self._track(result, node)
         if known and Tag.nondeterministic_seeded not in func.tags:
             self._known.update([node, *node.users])
@@ -206,6 +209,36 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 raise _Writes
         if not known:  # some view of a known tensor may be known no more
             self._known.clear()
+
+
+_LARGE = 1 << 20  # numbers of a result from which on it is worth not to be written
+_DENSE = frozenset(("mm", "bmm", "cat"))  # always lay their result out plainly
+_LIKE_FIRST = frozenset(("mul", "add", "sub", "div", "neg"))
+
+
+def _unwritten(func: OpOverload, args: Any, kwargs: Any) -> Tensor | None:
+    """Memory that nobody writes to (and that therefore costs nothing) as the result of a call whose
+    result is large and lies in a known way: what numbers it has is nobody's business here."""
+    name = func._schema.name.removeprefix("aten::")
+    if name not in _DENSE | _LIKE_FIRST or "out" in kwargs or func._schema.is_mutable:
+        return None
+    tensors = list(_tensors(args))
+    first = max(tensors, key=Tensor.dim)
+    sizes = list(first.shape)
+    if name in ("mm", "bmm"):
+        sizes[-1] = tensors[1].shape[-1]
+    elif not all(t.is_contiguous() and t.dtype == first.dtype for t in tensors):
+        return None
+    elif name == "cat":
+        if any(t.dim() != len(sizes) for t in tensors):
+            return None
+        dim = (args[1] if len(args) > 1 else kwargs.get("dim", 0)) % len(sizes)
+        sizes[dim] = sum(t.shape[dim] for t in tensors)
+    elif any(t.dim() > 0 and t.shape != first.shape for t in tensors):
+        return None
+    if not first.is_floating_point() or math.prod(sizes) < _LARGE:
+        return None
+    return torch.empty(sizes, dtype=first.dtype, device=first.device)
 
 
 def _looks(func: OpOverload, args: Any) -> bool:

@@ -7,7 +7,11 @@ whose carry is ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import contextlib
+import ctypes
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -16,7 +20,7 @@ from torch import Generator, Tensor
 from shoal.engines.compiler import settings
 from shoal.engines.compiler.capture import Untraceable
 from shoal.engines.compiler.emit_factored import FactoredScript
-from shoal.engines.compiler.graph import Refused
+from shoal.engines.compiler.graph import Refused, extent
 from shoal.engines.compiler.steps import Seen
 
 # Relative, of two ways to do a step, by the norm of each tensor.
@@ -25,6 +29,8 @@ _COARSE = 2e-2  # of half precision
 # How far rounding may move a step's result, relative, for a state to say anything at that
 # tolerance.
 _STEADY = 0.1
+_MUCH = 1 << 24  # bytes of a carry
+_BLOCK = 1 << 18  # numbers that are compared, or moved, at once
 
 
 GIVEN = "given state"
@@ -41,40 +47,56 @@ class State(NamedTuple):
 
 
 Way = Callable[[State], None]  # to do a step; the state's carry is updated in place
+# States are made anew for everybody who wants one: a model may be large, and few fit in memory.
+MakeState = Callable[[], State]
 
 
-def states(given: State, read: Sequence[int]) -> Iterator[State]:
-    """The states that steps are compared on; ``read`` are the fixed inputs that a step reads.
+def states(given: State, read: Sequence[int]) -> list[MakeState]:
+    """The states that steps are compared on; ``read`` are the fixed inputs that a step reads."""
+    return [
+        lambda: given._replace(carry=[t.clone() for t in given.carry]),
+        lambda: _perturbed(given, read, 1, 1.0),
+        lambda: _perturbed(given, read, 2, 0.3),
+        lambda: given._replace(
+            name="carry of ones",
+            carry=[torch.ones_like(t) if t.is_floating_point() else t.clone() for t in given.carry],
+        ),
+    ]
 
-    Each is made when it is asked for, so that only one is in memory.
-    """
-    yield given
-    for number, rate in enumerate((1.0, 0.3)):
-        source = Generator().manual_seed(number)
-        yield State(
-            f"perturbed state {number + 1}",
-            [_raised(t, source) for t in given.carry],
-            [_raised(t, source) if k in read else t for k, t in enumerate(given.fixed)],
-            [_shrunk(t, source) for t in given.batch],
-            rate,
-        )
-    ones = [torch.ones_like(t) if t.is_floating_point() else t for t in given.carry]
-    yield given._replace(name="carry of ones", carry=ones)
+
+def _perturbed(given: State, read: Sequence[int], number: int, rate: float) -> State:
+    source = Generator().manual_seed(number)
+    return State(
+        f"perturbed state {number}",
+        [_raised(t.clone(), source) for t in given.carry],
+        [_raised(_own(t), source) if k in read else t for k, t in enumerate(given.fixed)],
+        [_shrunk(t, source) for t in given.batch],
+        rate,
+    )
+
+
+def _own(tensor: Tensor) -> Tensor:
+    """A tensor of its own memory, laid out as this one: what is repeated is repeated."""
+    memory = tensor.as_strided((extent(tensor),), (1,)).clone()
+    return memory.as_strided(tensor.shape, tensor.stride())
 
 
 def _raised(tensor: Tensor, source: Generator) -> Tensor:
-    """A tensor of numbers a little larger, laid out as it was: what is positive stays so, what is
-    zero does not stay zero, what is repeated (stride 0) stays equal."""
+    """The tensor with numbers a little larger: what is positive stays so, what is zero does not
+    stay zero."""
     if not tensor.is_floating_point() or not tensor.numel():
         return tensor
-    sizes = [1 if step == 0 else n for n, step in zip(tensor.shape, tensor.stride(), strict=True)]
-    noise = torch.empty(sizes, dtype=tensor.dtype).uniform_(generator=source).to(tensor.device)
-    width = float(tensor.abs().mean()) if bool(tensor.isfinite().all()) else 1.0
-    moved = tensor[tuple(slice(0, n) for n in sizes)] + noise.mul_(0.1 * width or 0.1)
-    found = torch.empty_strided(
-        sizes, [max(s, 1) for s in tensor.stride()], dtype=tensor.dtype, device=tensor.device
-    )
-    return found.copy_(moved).expand(tensor.shape)
+    memory = tensor.as_strided((extent(tensor),), (1,))
+    noise = torch.empty(min(len(memory), _BLOCK), dtype=tensor.dtype).uniform_(generator=source)
+    width = float(memory.norm(1)) / len(memory)
+    noise = noise.mul_(0.1 * (width if 0 < width < math.inf else 1.0)).to(tensor.device)
+    for part in _blocks(memory):
+        part.add_(noise[: len(part)])
+    return tensor
+
+
+def _blocks(vector: Tensor) -> tuple[Tensor, ...]:
+    return torch.split(vector, _BLOCK)
 
 
 def _shrunk(tensor: Tensor, source: Generator) -> Tensor:
@@ -86,34 +108,45 @@ def _shrunk(tensor: Tensor, source: Generator) -> Tensor:
 
 
 def agree(
-    reference: Way, candidates: Sequence[tuple[str, Way]], tried: Iterator[State]
+    reference: Way, candidates: Mapping[str, Way], tried: Sequence[MakeState]
 ) -> dict[str, str]:
-    """Which candidates do otherwise than the reference, and in what state."""
+    """Which candidates do otherwise than the reference, and in what state.
+
+    All of them are tried on the first state, and the last one on every state: it is made of the
+    same statements as the others.
+    """
     wrong: dict[str, str] = {}
+    *_, last = candidates
     with torch.inference_mode():
-        for state in tried:
+        for number, make in enumerate(tried):
             try:
-                expected = _result(reference, state)
+                expected = _result(reference, make())
             except (RuntimeError, IndexError) as error:
-                if state.name != GIVEN:
+                if number:
                     continue  # not a state that this step is ever in
                 said = str(error).strip().splitlines()[0]
                 raise Untraceable(f"the step cannot be replayed: {said}") from error
-            for name, way in candidates:
-                if name in wrong:
-                    continue
-                try:
-                    found = _result(way, state)
-                except Exception as error:
-                    if settings.STRICT:
-                        raise
-                    wrong[name] = f"fails on the {state.name}: {last_line(error)}"
-                    continue
-                pairs = enumerate(zip(expected, found, strict=True))
-                far = [k for k, (a, b) in pairs if not _close(a, b)]
-                if far and not _says_nothing(reference, state, expected, far):
-                    wrong[name] = f"is another on the {state.name}"
+            _give_back(expected)
+            for name, way in candidates.items():
+                if name not in wrong and (name == last or not number):
+                    reason = _differs(reference, way, make, expected)
+                    wrong |= {name: reason} if reason else {}
     return wrong
+
+
+def _differs(reference: Way, way: Way, make: MakeState, expected: list[Tensor]) -> str:
+    state = make()
+    try:
+        found = _result(way, state)
+    except Exception as error:
+        if settings.STRICT:
+            raise
+        return f"fails on the {state.name}: {last_line(error)}"
+    _give_back(expected)
+    far = [k for k, (a, b) in enumerate(zip(expected, found, strict=True)) if not _close(a, b)]
+    if far and not _says_nothing(reference, make(), expected, far):
+        return f"is another on the {state.name}"
+    return ""
 
 
 def last_line(error: Exception) -> str:
@@ -122,29 +155,40 @@ def last_line(error: Exception) -> str:
 
 
 def _result(way: Way, state: State) -> list[Tensor]:
-    own = state._replace(carry=[t.clone() for t in state.carry], fixed=list(state.fixed))
-    way(own)
-    return own.carry
+    way(state)
+    return state.carry
+
+
+def _give_back(like: list[Tensor]) -> None:
+    """Give memory that was freed back to the system, where there is much of it: engines ask the
+    allocator to keep it, and the next state may not fit into the holes that one leaves."""
+    if sum(t.nbytes for t in like) >= _MUCH and sys.platform.startswith("linux"):
+        with contextlib.suppress(OSError, AttributeError):  # another C library
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 def _close(a: Tensor, b: Tensor, share: float = 1.0) -> bool:
+    """Whether two tensors are the same to the tolerance; where one is not finite, neither is."""
     if not a.is_floating_point():
         return torch.equal(a, b)
-    finite = torch.isfinite(a)
-    if not bool(finite.all()):
-        if not torch.equal(finite, torch.isfinite(b)):
-            return False
-        a, b = a[finite], b[finite]
-    limit = share * TOLERANCE.get(a.dtype, _COARSE) * a.norm(dtype=torch.float64)
-    return bool((a - b).norm(dtype=torch.float64) <= limit + 1e-30)
+    apart = whole = 0.0
+    for one, other in zip(_blocks(a.flatten()), _blocks(b.flatten()), strict=True):
+        finite = torch.isfinite(one)
+        if not bool(finite.all()):
+            if not torch.equal(finite, torch.isfinite(other)):
+                return False
+            one, other = one[finite], other[finite]
+        apart += float((one - other).norm(dtype=torch.float64) ** 2)
+        whole += float(one.norm(dtype=torch.float64) ** 2)
+    limit = share * TOLERANCE.get(a.dtype, _COARSE) * math.sqrt(whole)
+    return math.sqrt(apart) <= limit + 1e-30
 
 
 def _says_nothing(reference: Way, state: State, expected: list[Tensor], far: Sequence[int]) -> bool:
     """Whether rounding alone moves the reference's own result that far: a network of ones may give
     all classes one logit, and rounding then says which is first."""
     source = Generator().manual_seed(2)
-    nudged = state._replace(carry=[_nudged(t, source) for t in state.carry])
-    moved = _result(reference, nudged)
+    moved = _result(reference, state._replace(carry=[_nudged(t, source) for t in state.carry]))
     return all(not _close(expected[k], moved[k], _STEADY) for k in far)
 
 
@@ -160,7 +204,7 @@ def check_factored(reference: Way, script: FactoredScript, given: State) -> Refu
     """Two steps from one model for all, with the first layer's weights and without them."""
     source = Generator().manual_seed(0)
     with torch.inference_mode():
-        for theta in (given.carry[0][0], _raised(given.carry[0][0], source)):
+        for theta in (given.carry[0][0], _raised(given.carry[0][0].clone(), source)):
             clients = len(given.carry[0])
             start = [theta.expand(clients, -1), *given.carry[1:]]
             steps = [given.batch, [_shrunk(t, source) for t in given.batch]]

@@ -16,7 +16,16 @@ from torch import Tensor
 from shoal.engines.compiler import settings
 from shoal.engines.compiler.capture import Step, capture_function, capture_step
 from shoal.engines.compiler.capture import Untraceable as Untraceable
-from shoal.engines.compiler.check import GIVEN, State, Way, agree, check_factored, last_line, states
+from shoal.engines.compiler.check import (
+    GIVEN,
+    MakeState,
+    State,
+    Way,
+    agree,
+    check_factored,
+    last_line,
+    states,
+)
 from shoal.engines.compiler.emit_factored import FactoredScript, factored_script
 from shoal.engines.compiler.emit_python import Bind, Run, python_call, python_step
 from shoal.engines.compiler.emit_torchscript import EpochScript, call_script, epoch_script
@@ -105,15 +114,7 @@ def compile_step(
     reference = _by_python(plain.bind)
     read = [k for k, node in enumerate(captured.fixed) if node.users]
     if fast is not None:
-        candidates = [("the rewritten step", _by_python(fast.bind))]
-        if fast.script is not None:
-            candidates.append(("its TorchScript", _by_script(fast.script)))
-        wrong = agree(reference, candidates, states(given, read))
-        notes += [f"{name} {what}: left out" for name, what in wrong.items()]
-        if "the rewritten step" in wrong:
-            fast = None
-        elif wrong:
-            fast = fast._replace(script=None)
+        fast = _checked(fast, reference, states(given, read), notes)
     replay = Replay(fast or plain, [t.shape for t in (*carry, *fixed)], fast is not None)
     if fast is not None:
         _factor(replay, graph, reference, given, notes)
@@ -189,6 +190,22 @@ def _fast(graph: Graph, notes: list[str]) -> Emitted | None:
             raise
         notes.append(f"the rewritten step cannot be written: {last_line(error)}")
         return None
+
+
+def _checked(
+    fast: Emitted, reference: Way, tried: Sequence[MakeState], notes: list[str]
+) -> Emitted | None:
+    """What of the rewritten step does what the captured one does."""
+    python, script = "the rewritten step", "its TorchScript"
+    ways = {python: _by_python(fast.bind)}
+    both = ways if fast.script is None else {**ways, script: _by_script(fast.script)}
+    wrong = agree(reference, both, tried)
+    if script in wrong and python not in wrong:  # is it the language, or the step?
+        wrong |= agree(reference, ways, tried)
+    notes += [f"{name} {what}: left out" for name, what in wrong.items()]
+    if python in wrong:
+        return None
+    return fast._replace(script=None) if wrong else fast
 
 
 def _factor(replay: Replay, graph: Graph, reference: Way, given: State, notes: list[str]) -> None:

@@ -168,6 +168,13 @@ def insert(fx: FxGraph, target: Callable[..., Any], *args: Any, **kwargs: Any) -
     return node
 
 
+def insert_as(like: Node, target: Callable[..., Any], *args: Any) -> Node:
+    """The same for a call whose result looks and lies as that of another node."""
+    node = like.graph.call_function(target, args)
+    node.meta["val"] = value(like)
+    return node
+
+
 # Results are laid out as a dense first argument of the same shape is.
 _LIKE_FIRST = frozenset(("add", "sub", "mul", "div", "neg", "exp", "relu"))
 

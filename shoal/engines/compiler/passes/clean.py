@@ -28,6 +28,7 @@ from shoal.engines.compiler.graph import (
     draws,
     dtype,
     insert,
+    insert_as,
     is_number,
     is_tensor,
     op_name,
@@ -150,11 +151,13 @@ def _fuse_bias(node: Node) -> Node | None:
     if op_name(node) != "add" or node.kwargs or len(node.args) != 2:
         return None
     fused = {"bmm": aten.baddbmm.default, "mm": aten.addmm.default}
+    bias: Any
+    product: Any
     for bias, product in (node.args, node.args[::-1]):
         known = op_name(product) in fused and is_tensor(bias) and same_kind(product, node)
         # Only a bias: with a full matrix the sum may be worth more in place.
-        if known and len(product.users) == 1 and _is_bias(bias, product):  # type: ignore[union-attr]
-            return insert(node.graph, fused[op_name(product)], bias, *product.args)  # type: ignore[union-attr]
+        if known and len(product.users) == 1 and _is_bias(bias, product):
+            return insert_as(product, fused[op_name(product)], bias, *product.args)
     return None
 
 

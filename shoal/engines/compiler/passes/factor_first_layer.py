@@ -10,8 +10,8 @@ and ``D``, their gradients times minus the rate. Its output for samples ``x`` is
 nor read again, for any client. The loop that hands in and out is in emit_factored.
 
 Applies, after all other passes, where the model only moves against its gradient, and samples and
-weights of the layer meet in one product, in a layer of ``SMALL_LAYER`` weights or more and with no
-more rows than it has outputs. Exact to rounding.
+weights of the layer meet in one product; the layer is half of the model or more, has
+``SMALL_LAYER`` weights, and no fewer outputs than a batch has rows. Exact to rounding.
 
 Serves: W5 1.66.
 """
@@ -102,6 +102,8 @@ def _find(graph: Graph) -> _Layer | Refused:
     factors = Factors(block.start, shape(block.operands[1])[2], shape(block.operands[0])[1])
     if shape(x)[1] > factors.outputs or factors.size < SMALL_LAYER:
         return Refused("the first layer is too small for the rows of a batch")
+    if 2 * factors.size < shape(theta)[1]:
+        return Refused("the first layer is too small a share of the model")
     split = next((u for u in theta.users if op_name(u) == "split_with_sizes"), None)
     if split is None or set(theta.users) != {split, update}:
         return Refused("the model is read elsewhere than in its layers")
