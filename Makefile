@@ -12,7 +12,7 @@ STAMP  := $(VENV)/.setup-torch-$(TORCH)
 TORCH_VERSION := $(BIN)/python -c "from importlib.metadata import version; print(version('torch'))"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-flower lint docs clean \
+.PHONY: help setup demo test test-python-emitter test-slow test-flower lint docs clean \
   bench bench-real bench-cores bench-w3 bench-methods bench-seeds bench-memory bench-scaling bench-peers bench-flower
 
 help: ## list the targets
@@ -51,6 +51,10 @@ test: setup ## unit tests and laws, doctests, kills of runs and of a small real 
 	  "unit and laws" 'OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not kill and not slow"' \
 	  "doctests"      '$(BIN)/python -m pytest -q --doctest-modules shoal' \
 	  "kills"         '$(BIN)/python -m pytest -q -m kill'
+
+test-python-emitter: setup ## engines and their laws where torch has no TorchScript
+	@$(TIERS) "without TorchScript" 'SHOAL_TORCHSCRIPT=0 OMP_NUM_THREADS=1 $(BIN)/python -m pytest \
+	  -q -n 2 tests/laws/test_engines.py tests/engines'
 
 test-slow: setup ## the tests that are too slow for every commit, with what only they install
 	@$(PIP) install -q -r requirements/extra.txt -c requirements/ci.txt

@@ -16,21 +16,21 @@ from torch.func import functionalize, vmap
 from torch.func import grad as torch_grad
 
 from shoal.engines.compiler.capture import recorded
-from shoal.engines.compiler.graph import Recording, op_name, value
+from shoal.engines.compiler.graph import Graph, op_name, value
 from shoal.engines.differentiate import grad, grad_and_more
 
 Function = Callable[..., list[Tensor]]
 OUTSIDE = torch.arange(3.0)
 
 
-def played(recording: Recording, *tensors: Tensor) -> list[Tensor]:
-    module = fx.GraphModule(recording.constants, recording.graph)
+def played(recording: Graph, *tensors: Tensor) -> list[Tensor]:
+    module = fx.GraphModule(recording.constants, recording.fx)
     result: list[Tensor] = module(*tensors)
     return result
 
 
-def calls(recording: Recording) -> list[str]:
-    return [op_name(node) for node in recording.graph.nodes if op_name(node)]
+def calls(recording: Graph) -> list[str]:
+    return [op_name(node) for node in recording.fx.nodes if op_name(node)]
 
 
 FUNCTIONS: dict[str, Function] = {
@@ -60,7 +60,7 @@ def test_nodes_know_how_their_results_lie_in_memory() -> None:
     function: Function = lambda x, y: [x.view(2, 3).t() * 2, y.expand(4, 2).sum(0)]  # noqa: E731
     given = torch.randn(6), torch.randn(2).expand(5, 2)[0]
     recording = recorded(function, given)
-    (output,) = (node for node in recording.graph.nodes if node.op == "output")
+    (output,) = (node for node in recording.fx.nodes if node.op == "output")
     for node, result in zip(output.args[0], function(*given), strict=True):
         known = value(node)
         assert (known.shape, known.stride(), known.dtype) == (
@@ -142,7 +142,7 @@ def test_what_is_printed_says_what_it_is(capsys: pytest.CaptureFixture[str]) -> 
     assert "size=(2, 3)" in capsys.readouterr().out
 
 
-def test_tensors_of_inference_mode_are_copied_with_their_strides() -> None:
+def test_tensors_of_inference_mode_are_lent_with_their_strides() -> None:
     with torch.inference_mode():
         given = torch.randn(4, 3).t(), torch.randn(2).expand(3, 2), torch.randn(0, 2)
     seen: list[Tensor] = []
@@ -152,9 +152,23 @@ def test_tensors_of_inference_mode_are_copied_with_their_strides() -> None:
         return [grad(lambda y: (y**2).sum())(t) for t in tensors]
 
     recorded(function, given)
-    for copy, tensor in zip(seen, given, strict=True):
-        assert copy.stride() == tensor.stride() and torch.equal(copy, tensor)
-        assert copy.data_ptr() != tensor.data_ptr() or not tensor.numel()
+    for lent, tensor in zip(seen, given, strict=True):
+        assert lent.stride() == tensor.stride() and torch.equal(lent, tensor)
+        assert lent.data_ptr() == tensor.data_ptr()
+
+
+def test_what_was_lent_is_not_written_to() -> None:
+    x = torch.zeros(3)
+    for change in (lambda t: t.add_(1), lambda t: t[1:].mul_(2), lambda t: t.view(3, 1).zero_()):
+        with pytest.raises(ValueError, match="changes its inputs in place"):
+            recorded(lambda t, change=change: [change(t)], [x])
+    running = torch.zeros(2), torch.ones(2)
+    with pytest.raises(ValueError, match="changes its inputs in place"):
+        recorded(
+            lambda t, mean, var: [F.batch_norm(t, mean, var, training=True)],
+            [torch.randn(4, 2), *running],
+        )
+    assert not x.any() and not running[0].any() and bool((running[1] == 1).all())
 
 
 def loss(x: Tensor) -> Tensor:

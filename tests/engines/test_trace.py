@@ -253,18 +253,6 @@ def test_masks_from_outside_and_a_loss_in_the_carry() -> None:
     check(step, carry, [rate(torch.float64)], batches(torch.float64))
 
 
-def test_a_rewriting_that_disagrees_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    task = mlp(torch.float64)
-    g = vmap(gradient(task))
-
-    def step(carry: list[Tensor], fixed: list[Tensor], batch: list[Tensor]) -> list[Tensor]:
-        return [carry[0] - fixed[0] * g(carry[0], *batch)]
-
-    monkeypatch.setattr("shoal.engines.compiler.compile._agree", lambda *_: False)
-    given = stacked(task), [rate(torch.float64)], batches(torch.float64)
-    check(step, *given, rewritten=False)
-
-
 def test_quadratics() -> None:
     task = QuadraticTask((1.0, -2.0, 0.5), sizes=(("a", 1), ("b", 2)))
     g = vmap(gradient(task))
@@ -369,5 +357,4 @@ def test_losses_over_few_classes_are_recorded_with_the_classes_first() -> None:
         return [cross_entropy_rows(logits, labels)]
 
     replay = record(losses, [logits, labels])
-    assert "_log_softmax.default(permute" in str(replay.__self__.code)  # type: ignore[attr-defined]
     assert torch.allclose(replay(logits, labels)[0], losses(logits, labels)[0], atol=1e-14)

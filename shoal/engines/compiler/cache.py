@@ -1,43 +1,67 @@
-"""What clients do once a round or an epoch, recorded once for each shape and kept."""
+"""What clients do once a round or an epoch, compiled once for each form of its arguments and kept.
+
+A key is everything that a compiled function depends on: which function of which program (a
+``Functions`` belongs to one program), how the trees of arguments are built, shape, strides, type
+and device of every tensor, and what was read of the clock.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from threading import Lock
 from typing import Any
 
 from torch import Tensor
 
 from shoal import tree
-from shoal.engines.compiler.compile import record
+from shoal.engines.compiler.compile import Function, record
 from shoal.tree import Tree
 from shoal.view import Clock
 
 _LEAF = object()  # stands for a tensor in the structure of a result
-_layout = attrgetter("shape", "dtype")
+
+
+def form_of(value: Tree) -> Hashable:
+    """How a tree is built and how each of its tensors lies in memory."""
+    if isinstance(value, tuple):
+        return (type(value), *[form_of(branch) for branch in value])
+    if value is None:
+        return None
+    return (value.shape, strides_of(value), value.dtype, value.device)
+
+
+def strides_of(tensor: Tensor) -> tuple[int, ...]:
+    """Strides that mean something: that of an axis of length 1 is whatever it was cut from, and
+    without elements there is nothing to step over."""
+    if not tensor.numel():
+        return ()
+    if 1 not in tensor.shape:
+        return tensor.stride()
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    return tuple([stride if size > 1 else 0 for size, stride in pairs])
 
 
 @dataclass
 class _Function:
-    """A recording, the structure of what it returns, and whether it changes anything."""
+    """A recording, and the structure of what it returns."""
 
-    replay: Callable[..., list[Tensor]]
+    replay: Function
     like: Tree
-    idle: bool | None = None  # None: nobody asked yet
 
     def __call__(self, flat: Sequence[Tensor]) -> Tree:
         return tree.rebuild(self.like, self.replay(*flat))
 
 
 class Functions:
-    """Recordings of functions of trees of tensors, one for each shape from its first use on: what a
-    run computes must not depend on what this process has played before."""
+    """Recordings of functions of trees of tensors, one for each form from its first use on: what a
+    run computes must not depend on what this process has played before. ``notes``: what was refused
+    in compiling them."""
 
     def __init__(self, lock: Lock) -> None:
         """A network's tensors are exchanged while it is recorded, so that holds the lock."""
         self._lock = lock
+        self.notes: dict[str, None] = {}  # in order, each once
         self._known: dict[Any, tuple[tuple[str, ...], dict[Any, _Function]]] = {}
 
     def run(
@@ -47,24 +71,6 @@ class Functions:
         flat = tree.leaves(arguments)
         return self._of(kind, mapped, arguments, flat, clock)(flat)
 
-    def moved(
-        self,
-        kind: Hashable,
-        mapped: Callable[..., Tree],
-        arguments: tuple[Tree, ...],
-        clock: Clock,
-        state: Tree,
-    ) -> tuple[Tree, Tensor] | None:
-        """The same for what changes a state and raises flags; None where it does neither.
-
-        That is seen in the recording: it gives back the very tensors it was given.
-        """
-        flat = tree.leaves(arguments)
-        function = self._of(kind, mapped, arguments, flat, clock)
-        if function.idle is None:
-            function.idle = _is_idle(function.replay, flat, tree.leaves(state))
-        return None if function.idle else function(flat)
-
     def _of(
         self,
         kind: Hashable,
@@ -73,18 +79,19 @@ class Functions:
         flat: list[Tensor],
         clock: Clock,
     ) -> _Function:
-        """The recording for these shapes at this moment."""
-        shape = (kind, *map(_layout, flat))
-        names, known = self._known.get(shape, ((), {}))
+        """The recording for arguments of this form at this moment."""
+        form = (kind, form_of(arguments))
+        names, known = self._known.get(form, ((), {}))
         found = known.get(clock.key(names))
         if found is not None:
             return found
         with self._lock:  # two threads that need the same recording make it once
-            names, known = self._known.get(shape, ((), {}))
+            names, known = self._known.get(form, ((), {}))
             found = known.get(clock.key(names))
             if found is None:
                 found = _recorded(mapped, arguments, flat)
-                self._known[shape] = with_moment(names, known, clock, found)
+                self.notes.update(dict.fromkeys(found.replay.notes))
+                self._known[form] = with_moment(names, known, clock, found)
         return found
 
 
@@ -100,16 +107,6 @@ def _recorded(
 
     replay = record(flattened, flat)
     return _Function(replay, found[-1])
-
-
-def _is_idle(
-    replay: Callable[..., list[Tensor]], flat: Sequence[Tensor], state: Sequence[Tensor]
-) -> bool:
-    """Whether the state comes back as it was, with flags that nothing can raise."""
-    *moved, flags = replay(*flat)
-    constant = replay(*flat)[-1] is flags and not any(flags is tensor for tensor in flat)
-    same = len(moved) == len(state) and all(map(lambda a, b: a is b, moved, state))
-    return same and constant and not bool(flags.any())
 
 
 def with_moment(

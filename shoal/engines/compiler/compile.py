@@ -1,85 +1,73 @@
-"""One local training step, traced once and replayed without autograd.
+"""One local training step, captured once and replayed without autograd.
 
-``compile_step`` records a pure step function on stand-in tensors, cleans the recording, decides
-what can be stored in place, and returns a ``Replay`` that updates the carry tensors in place.
+``compile_step``: capture, passes, placement, statements, emitters, check. The result is a
+``Replay`` that updates the carry tensors in place, and knows in its notes what could not be had.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from functools import cache, partial
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, fx
-from torch._ops import OpOverload
-from torch.func import functionalize
+from torch import Tensor
 
-from shoal.engines.compiler.capture import recorded
+from shoal.engines.compiler import settings
+from shoal.engines.compiler.capture import Step, capture_function, capture_step
+from shoal.engines.compiler.capture import Untraceable as Untraceable
+from shoal.engines.compiler.check import (
+    GIVEN,
+    MakeState,
+    State,
+    Way,
+    agree,
+    check_factored,
+    last_line,
+    states,
+)
 from shoal.engines.compiler.emit_factored import FactoredScript, factored_script
-from shoal.engines.compiler.emit_python import Bind, Inputs, Run, python_step, written_lines
-from shoal.engines.compiler.emit_torchscript import Script, Steps, Way, as_call, by_script, scripted
-from shoal.engines.compiler.graph import Recording, op_name, value
-from shoal.engines.compiler.passes import softmax_loss as trace_rules
-from shoal.engines.compiler.passes.clean import clean
-from shoal.engines.compiler.passes.factor_first_layer import factor_out
-from shoal.engines.compiler.passes.fold_bias import fold_bias, splits_in_two
-from shoal.engines.compiler.passes.gradient_blocks import use_blocks
-from shoal.engines.compiler.passes.memory_format import match_layouts, weight_first
-from shoal.engines.compiler.passes.scale_factors import rates_first, scale_last
-from shoal.engines.compiler.passes.shared_numbers import shared_as_numbers, unchanged
-from shoal.engines.compiler.placement import make_plan
+from shoal.engines.compiler.emit_python import Bind, Run, python_call, python_step
+from shoal.engines.compiler.emit_torchscript import EpochScript, call_script, epoch_script
+from shoal.engines.compiler.graph import Graph, Refused
+from shoal.engines.compiler.passes import FUNCTION_PASSES, STEP_PASSES, Pass, factor_first_layer
+from shoal.engines.compiler.placement import place, place_function
+from shoal.engines.compiler.statements import statements
+from shoal.engines.compiler.steps import Steps, one_step
 
 Tensors = Sequence[Tensor]
-Step = Callable[[list[Tensor], list[Tensor], list[Tensor]], list[Tensor]]
 
-# Tracing changes global state of torch, so one thread at a time.
-_TRACING = threading.Lock()
-
-
-class Untraceable(Exception):  # noqa: N818 (a state of affairs, not a mistake)
-    """The step cannot be recorded; the message says why in one sentence."""
+# Capturing changes global state of torch, so one thread at a time.
+_CAPTURING = threading.Lock()
 
 
-class Written(NamedTuple):
+class Emitted(NamedTuple):
     """A step as Python, and all steps of an epoch as one call where that can be said."""
 
     bind: Bind
     source: str
-    script: Script | None
+    script: EpochScript | None
 
 
 class Replay:
     """A compiled step. It owns nothing but code and constants, so threads may share it.
 
-    ``source`` is the generated Python, for the curious; ``rewritten`` is false when the rewritten
-    step did not reproduce the recorded one, and the recording is replayed as it is. ``script`` does
-    all steps of an epoch in one call, or is None where only :meth:`bind` is to be had. ``factored``
-    does so without the first layer's weights; it is written when somebody asks for it.
+    ``source`` is the generated Python, for the curious. ``script`` does all steps of an epoch in
+    one call, or is None where only :meth:`bind` is to be had; ``factored`` does so without the
+    first layer's weights, or is None for the reason in ``why_not_factored``. ``rewritten`` is
+    false when the rewritten step did not reproduce the captured one, which is then replayed as it
+    is. ``notes``: every pass, script and check that refused, a sentence each.
     """
 
-    def __init__(
-        self,
-        written: Written,
-        shapes: list[torch.Size],
-        rewritten: bool,
-        factored: Callable[[], FactoredScript | None] = lambda: None,
-    ) -> None:
-        self._bind = written.bind
+    def __init__(self, emitted: Emitted, shapes: list[torch.Size], rewritten: bool) -> None:
+        self._bind = emitted.bind
         self._shapes = shapes
-        self.source = written.source
+        self.source = emitted.source
+        self.script = emitted.script
         self.rewritten = rewritten
-        self.script = written.script
-        self._factored: Callable[[], FactoredScript | None] = cache(factored)
-
-    @property
-    def factored(self) -> FactoredScript | None:
-        with _TRACING, torch.inference_mode(False):
-            try:
-                return self._factored()
-            except Exception:  # a rewriting must never be the reason that training fails
-                return None
+        self.factored: FactoredScript | None = None
+        self.why_not_factored = ""
+        self.notes: tuple[str, ...] = ()
 
     def bind(self, carry: Tensors, fixed: Tensors) -> Run:
         """The step for these tensors: ``run(batch, rate)`` updates ``carry`` in place.
@@ -111,213 +99,141 @@ class Replay:
 def compile_step(
     step: Step, carry: Tensors, fixed: Tensors, batch: Tensors, *, rate: int | None
 ) -> Replay:
-    """Record ``step`` on tensors like these and return a fast equivalent.
+    """Capture ``step`` on tensors like these and return a fast equivalent.
 
     ``rate`` is the number in ``fixed`` of the 0-d rate when it is one number for everybody; its
     value then comes with every call, and the tensor is not read. Raises ``Untraceable``.
     """
-    counts = (len(carry), len(fixed), len(batch))
-    with _TRACING, torch.inference_mode(False):
-        recording = _record(step, [*carry, *fixed, *batch], counts)
-        plain = write_step(recording, counts, rate, rewrite=False)
-        try:
-            fast = write_step(recording, counts, rate, rewrite=True)
-            folded = write_folded(recording, counts, rate)
-        except Exception:  # a rewriting must never be the reason that training fails
-            fast, folded = plain, None
-    shapes = [t.shape for t in (*carry, *fixed)]
     number = 0.0 if rate is None else float(fixed[rate])
-    as_it_was = _by_python(plain.bind, batch)
-    if folded and _agree(as_it_was, _by_python(folded.bind, batch), carry, fixed, number):
-        return Replay(folded, shapes, True)
-    if fast is plain or not _agree(as_it_was, _by_python(fast.bind, batch), carry, fixed, number):
-        return Replay(plain, shapes, False)
-    if fast.script and not _agree(as_it_was, by_script(fast.script, batch), carry, fixed, number):
-        fast = fast._replace(script=None)
-    factored = partial(write_factored, recording, counts, rate)
-    return Replay(fast, shapes, True, factored)
+    given = State(GIVEN, list(carry), list(fixed), list(batch), number)
+    with _CAPTURING, torch.inference_mode(False):
+        captured = capture_step(step, carry, fixed, batch, rate)
+        graph, notes = run_passes(captured, STEP_PASSES)
+        plain = _plain(captured)
+        fast = _fast(graph, notes)
+    reference = _by_python(plain.bind)
+    read = [k for k, node in enumerate(captured.fixed) if node.users]
+    if fast is not None:
+        fast = _checked(fast, reference, states(given, read), notes)
+    replay = Replay(fast or plain, [t.shape for t in (*carry, *fixed)], fast is not None)
+    if fast is not None:
+        _factor(replay, graph, reference, given, notes)
+    replay.notes = tuple(dict.fromkeys(notes))
+    return replay
 
 
-def record(function: Callable[..., list[Tensor]], tensors: Tensors) -> Callable[..., list[Tensor]]:
-    """``function`` of flat tensors without the cost of mapping and dispatch; raises Untraceable.
+def record(function: Callable[..., list[Tensor]], tensors: Tensors) -> Function:
+    """``function`` of flat tensors without the cost of mapping and dispatch; raises Untraceable."""
+    with _CAPTURING, torch.inference_mode(False):
+        graph, notes = run_passes(capture_function(function, tensors), FUNCTION_PASSES)
+        program = statements(place_function(graph), fast=False)
+        if len(program.head) + len(program.body) > FEW:
+            found = call_script(program)
+            if not isinstance(found, Refused):
+                return Function(found, tuple(notes))
+            notes.append(f"a function of a round is played by Python: {found.reason}")
+        return Function(python_call(program), tuple(notes))
 
-    For what runs once a round: the recording is cleaned of dead code and replayed as it is.
+
+FEW = 8  # operators up to which a call of TorchScript's interpreter does not pay
+
+
+class Function(NamedTuple):
+    """A compiled function of a whole round, with what was refused."""
+
+    replay: Callable[..., list[Tensor]]
+    notes: tuple[str, ...]
+
+    def __call__(self, *tensors: Tensor) -> list[Tensor]:
+        return self.replay(*tensors)
+
+
+def run_passes(graph: Graph, passes: Sequence[Pass]) -> tuple[Graph, list[str]]:
+    """The graph that the passes leave, and what they refused.
+
+    An exception inside a pass is a bug of ours: tests see it, a run goes on without the pass.
     """
-    with _TRACING, torch.inference_mode(False):
-        recording = _pure(function, tensors, "a client's start or end")
-        clean(recording)
-        trace_rules.classes_first(recording.graph)
-        return as_call(recording)
+    notes: list[str] = []
+    for one in passes:
+        try:
+            found = one.apply(graph)
+            if isinstance(found, Graph) and settings.STRICT:
+                found.fx.lint()
+        except Exception as error:
+            if settings.STRICT:
+                raise
+            notes.append(f"pass {one.name} failed and is left out: {last_line(error)}")
+            continue
+        if isinstance(found, Refused):
+            notes.append(f"pass {one.name} refused: {found.reason}")
+        else:
+            graph = found
+    return graph, notes
 
 
-def _record(step: Step, tensors: list[Tensor], counts: tuple[int, int, int]) -> Recording:
-    def flat(*args: Tensor) -> list[Tensor]:
-        given = iter(args)
-        groups = [[next(given) for _ in range(count)] for count in counts]
-        return list(step(*groups))
-
-    recording = _pure(flat, tensors, "the step")
-    returned = next(n for n in recording.graph.nodes if n.op == "output").args[0]
-    before = [(t.shape, t.dtype) for t in tensors[: counts[0]]]
-    after = [(t.shape, t.dtype) for t in map(value, returned) if isinstance(t, Tensor)]
-    if before != after:
-        raise Untraceable("the step cannot be traced: its result is not shaped like the carry")
-    return recording
+def _plain(captured: Graph) -> Emitted:
+    """The step as it was captured."""
+    program = statements(place(captured, overwrite=False), fast=False)
+    return Emitted(*python_step(program), None)
 
 
-def _pure(function: Callable[..., list[Tensor]], tensors: Tensors, what: str) -> Recording:
-    """A recording that changes nothing in place: cleaning takes equal calls for equal results."""
+def _fast(graph: Graph, notes: list[str]) -> Emitted | None:
+    """The rewritten step; None, with a note, where we have a bug."""
     try:
-        recording = recorded(function, tensors)
-        if _mutates(recording):
-            recording = recorded(functionalize(function), tensors)
+        program = statements(place(graph))
+        script = epoch_script(program)
+        if isinstance(script, Refused):
+            notes.append(f"steps are taken one by one: {script.reason}")
+        return Emitted(*python_step(program), None if isinstance(script, Refused) else script)
     except Exception as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise Untraceable(f"{what} cannot be traced: {reason}") from error
-    if _mutates(recording):
-        raise Untraceable(f"{what} cannot be traced: it changes its inputs in place")
-    return recording
-
-
-def _mutates(recording: Recording) -> bool:
-    return any(_changes(n) for n in recording.graph.nodes if n.op == "call_function")
-
-
-def _changes(node: fx.Node) -> bool:
-    """Whether a call writes over a tensor; batch normalisation does so with running statistics in
-    training, though its schema denies it."""
-    if op_name(node) == "native_batch_norm":
-        running, training = node.args[3], node.args[5]
-        return running is not None and training is True
-    return isinstance(node.target, OpOverload) and node.target._schema.is_mutable
-
-
-def _by_python(bind: Bind, batch: Tensors) -> Way:
-    return lambda carry, fixed, rate: bind(carry, fixed)(list(batch), rate)
-
-
-def _agree(expected: Way, found: Way, carry: Tensors, fixed: Tensors, rate: float) -> bool:
-    """Whether one way to do a step does what another does, on the tensors at hand."""
-    results: list[list[Tensor]] = []
-    with torch.inference_mode():
-        for way in (expected, found):
-            own = [t.clone() for t in carry]
-            try:
-                way(own, list(fixed), rate)
-            except Exception:
-                if way is expected:
-                    raise
-                return False
-            results.append(own)
-        return all(_close(a, b) for a, b in zip(*results, strict=True))
-
-
-def _close(a: Tensor, b: Tensor) -> bool:
-    if not a.is_floating_point():
-        return bool((a == b).all())
-    if not bool(torch.isfinite(a).all()):
-        return torch.equal(torch.isfinite(a), torch.isfinite(b))
-    tolerance = 1e-10 if a.dtype == torch.float64 else 1e-4
-    difference = (a - b).norm(dtype=torch.float64)
-    return bool(difference <= tolerance * a.norm(dtype=torch.float64) + 1e-30)
-
-
-def write_step(
-    recording: Recording, counts: tuple[int, int, int], rate: int | None, *, rewrite: bool
-) -> Written:
-    """The step, rewritten for speed or as it was recorded."""
-    own, inputs = _prepared(recording, counts, rate, rewrite)
-    plan = make_plan(own.graph, inputs["c"], inputs["f"], overwrite=rewrite)
-    writer = written_lines(own, plan, inputs, bindings=rewrite)
-    script = scripted(writer, plan, inputs) if rewrite else None
-    return Written(*python_step(writer, inputs), script)
-
-
-def write_folded(
-    recording: Recording, counts: tuple[int, int, int], rate: int | None
-) -> Written | None:
-    """A linear model's steps on a matrix that holds the bias too; None for any other model.
-
-    Single steps are calls of one step, so that they have the bits of many.
-    """
-    if not counts[2] or not splits_in_two(recording.graph):
-        return None
-    own, inputs = _prepared(recording, counts, rate, rewrite=True)
-    steady = unchanged(own.graph, inputs["c"])
-    frame = fold_bias(own.graph, inputs["c"], [*inputs["f"], *steady], inputs["b"])
-    if frame is None:
-        return None
-    plan = make_plan(own.graph, inputs["c"], inputs["f"])
-    script = scripted(written_lines(own, plan, inputs), plan, inputs, frame)
-    if script is None:
+        if settings.STRICT:
+            raise
+        notes.append(f"the rewritten step cannot be written: {last_line(error)}")
         return None
 
-    def bind(carry: list[Tensor], fixed: list[Tensor]) -> Run:
-        return lambda batch, rate: by_script(script, batch)(carry, fixed, rate)
 
-    return Written(bind, script.source, script)
-
-
-def write_factored(
-    recording: Recording, counts: tuple[int, int, int], rate: int | None
-) -> FactoredScript | None:
-    """The steps without the first layer's weights, or None where they are not of that kind."""
-    own, inputs = _prepared(recording, counts, rate, rewrite=True)
-    found = factor_out(own, inputs["c"][0], inputs["b"][0])
-    if found is None:
+def _checked(
+    fast: Emitted, reference: Way, tried: Sequence[MakeState], notes: list[str]
+) -> Emitted | None:
+    """What of the rewritten step does what the captured one does."""
+    python, script = "the rewritten step", "its TorchScript"
+    ways = {python: _by_python(fast.bind)}
+    both = ways if fast.script is None else {**ways, script: _by_script(fast.script)}
+    wrong = agree(reference, both, tried)
+    if script in wrong and python not in wrong:  # is it the language, or the step?
+        wrong |= agree(reference, ways, tried)
+    notes += [f"{name} {what}: left out" for name, what in wrong.items()]
+    if python in wrong:
         return None
-    factors, rows = found
-    inputs["c"].append(rows)
-    plan = make_plan(own.graph, inputs["c"], inputs["f"])
-    lines = written_lines(own, plan, inputs)
-    return factored_script(lines, {k: len(v) for k, v in inputs.items()}, factors)
+    return fast._replace(script=None) if wrong else fast
 
 
-def _prepared(
-    recording: Recording, counts: tuple[int, int, int], rate: int | None, rewrite: bool
-) -> tuple[Recording, Inputs]:
-    """A copy to write from, and its inputs by the letter they are called in the source."""
-    own = recording.copy()
-    nodes = [n for n in own.graph.nodes if n.op == "placeholder"]
-    carry, rest = nodes[: counts[0]], nodes[counts[0] :]
-    fixed, batch = rest[: counts[1]], rest[counts[1] :]
-    number = _rate_number(own.graph, fixed, rate, rewrite)
-    if rewrite:
-        shared_as_numbers(own.graph, carry)
-        _rewrite(own, carry[0])
-    return own, {"c": carry, "f": fixed, "b": batch, "rate": [number]}
+def _factor(replay: Replay, graph: Graph, reference: Way, given: State, notes: list[str]) -> None:
+    """The steps without the first layer's weights, where that is right."""
+    factors = factor_first_layer.factors_of(graph)
+    if isinstance(factors, Refused):
+        replay.why_not_factored = factors.reason
+        return
+    passes = (Pass("factor_first_layer", factor_first_layer.apply),)
+    factored, more = run_passes(graph, passes)
+    if more:
+        notes += more
+        replay.why_not_factored = more[0]
+        return
+    script, lost = factored_script(statements(place(factored)), factors)
+    if lost is not None:
+        notes.append(f"factored steps are taken one by one: {lost.reason}")
+    wrong = check_factored(reference, script, given)
+    if wrong is not None:
+        replay.why_not_factored = wrong.reason
+        notes.append(f"{wrong.reason}: left out")
+        return
+    replay.factored = script
 
 
-def _rate_number(graph: fx.Graph, fixed: list[fx.Node], rate: int | None, rewrite: bool) -> fx.Node:
-    """An input for the rate as a Python number; nothing reads the tensor any more."""
-    last = [n for n in graph.nodes if n.op == "placeholder"][-1]
-    with graph.inserting_after(last):
-        number = graph.placeholder("rate")
-    number.meta["val"] = 0.5
-    if rate is None:
-        return number
-    if rewrite:
-        trace_rules.rate_as_number(graph, fixed[rate], number)
-    with graph.inserting_after(number):
-        kind = fixed[rate].meta["val"].dtype
-        tensor = graph.call_function(
-            torch.ops.aten.scalar_tensor.default, (number,), {"dtype": kind}
-        )
-    tensor.meta["val"] = fixed[rate].meta["val"]
-    fixed[rate].replace_all_uses_with(tensor)
-    graph.eliminate_dead_code()
-    return number
+def _by_python(bind: Bind) -> Way:
+    return lambda state: bind(state.carry, state.fixed)(list(state.batch), state.rate)
 
 
-def _rewrite(recording: Recording, theta: fx.Node) -> None:
-    clean(recording)
-    trace_rules.simplify_losses(recording)
-    trace_rules.pool_before_relu(recording.graph)
-    clean(recording)
-    match_layouts(recording.graph)
-    weight_first(recording.graph)
-    use_blocks(recording, theta)
-    rates_first(recording.graph)
-    scale_last(recording.graph)
-    trace_rules.scale_inside_sums(recording.graph)
-    recording.graph.lint()
+def _by_script(script: EpochScript) -> Way:
+    return lambda state: script(state.carry, state.fixed, one_step(state.batch), state.rate)

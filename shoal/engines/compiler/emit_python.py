@@ -1,325 +1,143 @@
-"""Plain Python from a graph and a plan.
+"""A program as plain Python.
 
-The source is one function ``bind(carry, fixed)`` that does what is the same for every batch and
-returns ``run(batch, rate)``. Scratch memory belongs to one binding, so that two threads that bind
-different carry tensors share nothing.
+The source of a step is one function ``bind(carry, fixed)`` that does what is the same for every
+batch and returns ``run(batch, rate)``. Scratch memory belongs to one binding, so that two threads
+that bind different carry tensors share nothing.
 """
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
 from types import MethodDescriptorType
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor
 from torch._ops import OpOverload
 
-from shoal.engines.compiler.graph import (
-    Recording,
-    aten,
-    dtype,
-    is_tensor,
-    is_view,
-    op_name,
-    shape,
-    value,
-)
-from shoal.engines.compiler.passes.gradient_blocks import accumulate, assemble
-from shoal.engines.compiler.passes.shared_numbers import one_number
-from shoal.engines.compiler.placement import OVER_FIRST, Plan
+from shoal.engines.compiler.graph import aten
+from shoal.engines.compiler.statements import Name, Program, Statement
 
 Run = Callable[[list[Tensor], float], None]
 Bind = Callable[[list[Tensor], list[Tensor]], Run]
-Inputs = dict[str, list[fx.Node]]  # a step's inputs by kind: c(arry), f(ixed), b(atch), rate
+Call = Callable[..., list[Tensor]]
 # Overloads that would mean something else, or nothing, as a method of their first argument.
 _KEEP_OVERLOAD = frozenset(("_to_copy", "pow", "where", "index", "slice", "copy"))
-_KEPT = frozenset(("bmm", "baddbmm", "_softmax"))
-_SMALL = 4096  # numbers of a result that is cheaper to make than the views of it
 _OPERATORS = {operator.mul: "*", operator.add: "+", operator.sub: "-", operator.truediv: "/"}
 
 
-@dataclass
-class Writer:
-    """Collects lines for what is done once (``head``) and for every batch (``body``)."""
+class Spelling:
+    """Statements as lines of Python, and what these lines know by a name of their own."""
 
-    plan: Plan
-    bindings: bool = True
-    head: list[str] = field(default_factory=list)
-    body: list[tuple[str, str, list[str]]] = field(default_factory=list)
-    names: dict[fx.Node, str] = field(default_factory=dict)
-    globals: dict[str, Any] = field(default_factory=lambda: {"torch": torch})
-    spots: dict[tuple[Any, ...], str] = field(default_factory=dict)
-    rooms: set[str] = field(default_factory=set)  # buffers that a binding keeps, by name
+    def __init__(self, program: Program) -> None:
+        self.fast = program.fast
+        self.known: dict[str, Any] = {"torch": torch}
 
-    def text(self, arg: Any) -> str:
-        """An argument as source."""
-        if isinstance(arg, fx.Node):
-            return self.names[arg]
-        if isinstance(arg, list | tuple):
-            return "[" + ", ".join(map(self.text, arg)) + "]"
-        if arg is None or isinstance(arg, bool | int | str):
-            return repr(arg)
-        if isinstance(arg, float) and math.isfinite(arg):
-            return repr(arg)
-        return self.known(arg, "value")
+    def lines(self, statements: Iterable[Statement]) -> list[str]:
+        found = []
+        for statement in statements:
+            call = self.call(statement)
+            found.append(f"{statement.out} = {call}" if statement.out else call)
+            if statement.deletes:
+                found.append(f"del {', '.join(statement.deletes)}")
+        return found
 
-    def known(self, thing: Any, prefix: str) -> str:
-        """A name for an object that the source cannot spell."""
-        for name, other in self.globals.items():
-            if other is thing:
-                return name
-        # Nodes are called after operators ("view_4"); these names can never be the same.
-        name = f"G{len(self.globals)}_{prefix}"
-        self.globals[name] = thing
-        return name
+    def call(self, statement: Statement) -> str:
+        op, args, kwargs = statement.op, statement.args, statement.kwargs
+        texts = [self.argument(op, k, a) for k, a in enumerate(args)]
+        named = [f"{k}={self.argument(op, k, a)}" for k, a in kwargs.items()]
+        if isinstance(op, str) or (isinstance(op, OpOverload) and self.is_method(op, args, kwargs)):
+            name = op if isinstance(op, str) else op._schema.name.split("::")[1]
+            return f"{texts[0]}.{name}({', '.join(texts[1:] + named)})"
+        if op is operator.getitem:
+            return f"{texts[0]}[{texts[1]}]"
+        if op is operator.neg:
+            return f"-{texts[0]}"
+        if op in _OPERATORS:
+            return f"{texts[0]} {_OPERATORS[op]} {texts[1]}"
+        assert isinstance(op, OpOverload)
+        return f"{self.function(op, kwargs)}({', '.join(texts + named)})"
 
-    def call(self, node: fx.Node) -> str:
-        """The call that computes a node into fresh memory."""
-        args = [self.text(a) for a in node.args]
-        named = [f"{k}={self.text(v)}" for k, v in node.kwargs.items()]
-        name = op_name(node)
-        if node.target is operator.getitem:
-            return f"{args[0]}[{args[1]}]"
-        if node.target is one_number:
-            return f"float({args[0]}[0])"
-        if node.target is operator.neg:
-            return f"-{args[0]}"
-        if node.target in _OPERATORS:
-            return f"{args[0]} {_OPERATORS[node.target]} {args[1]}"
-        if self.bindings and self._is_method(node, name):
-            name = "reshape" if name in ("view", "_unsafe_view") and self._loose(node) else name
-            return f"{args[0]}.{name}({', '.join(args[1:] + named)})"
-        return f"{self.function(node, name)}({', '.join(args + named)})"
+    def argument(self, op: Any, place: int | str, argument: Any) -> str:
+        """An argument as source; ``place`` is its number or name."""
+        if isinstance(argument, Name):
+            return str(argument)
+        if isinstance(argument, list | tuple):
+            return "[" + ", ".join(self.argument(None, k, a) for k, a in enumerate(argument)) + "]"
+        if isinstance(argument, float) and not math.isfinite(argument):
+            return f'float("{argument}")'
+        if isinstance(argument, torch.dtype | torch.layout | torch.memory_format):
+            return str(argument)
+        if isinstance(argument, torch.device):
+            return f'torch.device("{argument}")'
+        if argument is None or isinstance(argument, bool | int | float | str):
+            return repr(argument)
+        return self.name(argument, "value")
 
-    def function(self, node: fx.Node, name: str) -> str:
-        """The fastest way to reach an operator: the bindings parse arguments in C++."""
-        target: Any = node.target
-        if self.bindings and isinstance(target, OpOverload) and name not in _KEEP_OVERLOAD:
-            for space in (torch._C._VariableFunctions, torch._C._nn):
-                if found := getattr(space, name, None):
-                    return self.known(found, name)
-        return self.known(target, name)
-
-    def _is_method(self, node: fx.Node, name: str) -> bool:
-        if name == "_unsafe_view":
-            return True
+    def is_method(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether to call an operator as a method: C++ parses its arguments, in half the time."""
+        name = op._schema.name.split("::")[1]
         found = getattr(Tensor, name, None)
+        stored = "out" in kwargs or "grad_input" in kwargs
         return (
-            isinstance(found, MethodDescriptorType)
-            and isinstance(node.args[0] if node.args else None, fx.Node)
+            self.fast
+            and not stored
+            and isinstance(found, MethodDescriptorType)
+            and isinstance(args[0] if args else None, Name)
             and name not in _KEEP_OVERLOAD
         )
 
-    def _loose(self, node: fx.Node) -> bool:
-        """Whether strides at run time may differ from the trace's (convolutions, batches)."""
-        kept = any(self.names.get(i) in self.rooms for i in node.all_input_nodes)
-        return not kept and self.plan.owner(node) not in self.plan.carry
+    def function(self, op: OpOverload, kwargs: dict[str, Any]) -> str:
+        """The fastest way to reach an operator: the bindings parse arguments in C++."""
+        name = op._schema.name.split("::")[1]
+        if op is aten.threshold_backward.grad_input:
+            return self.name(op._op, name)
+        if self.fast and ("out" in kwargs or name not in _KEEP_OVERLOAD):
+            for space in (torch._C._VariableFunctions, torch._C._nn):
+                if found := getattr(space, name, None):
+                    return self.name(found, name)
+        return self.name(op, name)
 
-    def emit(self, node: fx.Node) -> None:
-        """Write the statements of one node."""
-        if node.target is accumulate or node.target is assemble:
-            self._emit_blocks(node)
-        elif node in self.plan.over:
-            self._emit_over(node, self.names[self.plan.over[node]])
-        elif node in self.plan.into:
-            self._emit_out(node, self.names[self.plan.into[node]])
-        elif self._is_kept(node):
-            self._emit_out(node, self._room(node))
-        else:
-            name = self.names[node] = node.name
-            if node in self.plan.hoisted or self._looks_at_room(node):
-                self.head.append(f"{name} = {self.call(node)}")
-            else:
-                self.add(node, f"{name} = {self.call(node)}", name)
-
-    def _is_kept(self, node: fx.Node) -> bool:
-        """A small result that is looked at in several ways: in a kept buffer the ways are, too."""
-        return (
-            self.bindings
-            and op_name(node) in _KEPT
-            and node not in self.plan.hoisted
-            and any(is_view(user) or self.plan.over.get(user) is node for user in node.users)
-            and value(node).numel() <= _SMALL
-            and value(node).is_contiguous()
-        )
-
-    def _room(self, node: fx.Node) -> str:
-        """A buffer for a node, made once for a binding."""
-        home, kind = f"{node.name}_room", self.text(dtype(node))
-        self.rooms.add(home)
-        self.head.append(f"{home} = torch.empty({self.text(shape(node))}, dtype={kind})")
-        return home
-
-    def _looks_at_room(self, node: fx.Node) -> bool:
-        """A view of a kept buffer is the same view at every step, whatever is in the buffer."""
-        if not (self.bindings and is_view(node) and len(node.all_input_nodes) == 1):
-            return False
-        source = self.names[node.all_input_nodes[0]]
-        if source in self.rooms:
-            self.rooms.add(self.names[node])
-        return source in self.rooms
-
-    def add(self, node: fx.Node | None, line: str, makes: str = "", *reads: str) -> None:
-        used = [self.names[i] for i in node.all_input_nodes] if node is not None else []
-        self.body.append((line, makes, [*used, *reads]))
-
-    def _emit_over(self, node: fx.Node, home: str) -> None:
-        name = op_name(node)
-        donor = self.plan.over[node]
-        if name == "threshold_backward":
-            function = self.known(aten.threshold_backward.grad_input._op, "threshold_backward")
-            args = ", ".join(self.text(a) for a in node.args)
-            self.add(node, f"{function}({args}, grad_input={home})")
-        elif node.args[0] is donor and hasattr(Tensor, f"{name}_"):
-            rest = [self.text(a) for a in node.args[1:]]
-            rest += [f"{k}={self.text(v)}" for k, v in node.kwargs.items()]
-            self.add(node, f"{home}.{name}_({', '.join(rest)})")
-        else:
-            self._emit_out(node, home)
-            return
-        self.names[node] = home
-
-    def _emit_out(self, node: fx.Node, home: str) -> None:
-        assert op_name(node) not in OVER_FIRST
-        args = [self.text(a) for a in node.args]
-        args += [f"{k}={self.text(v)}" for k, v in node.kwargs.items()]
-        function = self.known(getattr(torch._C._VariableFunctions, op_name(node)), op_name(node))
-        self.add(node, f"{function}({', '.join(args)}, out={home})", "", home)
-        self.names[node] = home
-
-    def _emit_blocks(self, node: fx.Node) -> None:
-        adding = node.target is accumulate
-        blocks: Any = node.args[2] if adding else node.args[0]
-        if node in self.plan.over:
-            home, steady = self.names[self.plan.over[node]], False
-            steady = self.plan.owner(node).op == "placeholder"
-        else:
-            home, steady = self._room(node), True
-            if adding:
-                self.add(node, f"{home}.copy_({self.text(node.args[0])})")
-        self.names[node] = home
-        scale = self.text(node.args[1]) if adding else "1"
-        keep = self.text(node.args[3]) if adding and len(node.args) > 3 else "1"
-        for block in blocks:
-            spot = self._spot(home, block, steady)
-            operands = [self.names[o] for o in block.operands]
-            line = block_line(spot, operands, block, scale, adding, keep)
-            if line:
-                self.add(node, line, "", home, spot)
-
-    def _spot(self, home: str, block: Any, steady: bool) -> str:
-        """A name for the view of a vector where a block belongs."""
-        key = (home, block.start, block.path)
-        if steady and key in self.spots:
-            return self.spots[key]
-        name = f"{home}_at_{block.start}_{len(self.body)}"
-        line = f"{name} = {home}.narrow(-1, {block.start}, {block.size})"
-        line += "".join(f".{m}({', '.join(map(repr, a))})" for m, a in block.path)
-        if steady:
-            self.head.append(line)
-            self.spots[key] = name
-        else:
-            self.add(None, line, name, home)
+    def name(self, thing: Any, what: str) -> str:
+        """A name for an object that the source cannot spell."""
+        for name, other in self.known.items():
+            if other is thing:
+                return name
+        name = f"G{len(self.known)}_{what}"
+        self.known[name] = thing
         return name
 
 
-def written_lines(
-    recording: Recording, plan: Plan, inputs: Inputs, *, bindings: bool = True
-) -> Writer:
-    """The statements of a step."""
-    writer = Writer(plan, bindings)
-    for letter, nodes in inputs.items():
-        for k, node in enumerate(nodes):
-            writer.names[node] = letter if letter == "rate" else f"{letter}{k}"
-    for node in recording.graph.nodes:
-        if node.op == "get_attr":
-            writer.names[node] = writer.known(recording.constants[str(node.target)], "constant")
-        elif node.op == "call_function":
-            writer.emit(node)
-    for home, new in plan.copies():
-        writer.add(None, f"{writer.names[home]}.copy_({writer.names[new]})", "", writer.names[new])
-    return writer
-
-
-def python_step(writer: Writer, inputs: Inputs) -> tuple[Bind, str]:
-    """The function ``bind`` of these lines, and its source."""
-    source = _source(writer, {k: len(v) for k, v in inputs.items()})
-    space = dict(writer.globals)
-    exec(compile(source, "<traced step>", "exec"), space)
-    bind: Bind = space["bind"]
+def python_step(program: Program) -> tuple[Bind, str]:
+    """The function ``bind`` of a step, and its source."""
+    spelling = Spelling(program)
+    head = [*_unpacked(program, "c", "carry"), *_unpacked(program, "f", "fixed")]
+    head += spelling.lines(program.head)
+    body = [*_unpacked(program, "b", "batch"), *spelling.lines(program.body)]
+    lines = ["def bind(carry, fixed):"] + [f"    {line}" for line in head]
+    lines += ["    def run(batch, rate):"] + [f"        {line}" for line in body]
+    source = "\n".join([*lines, "    return run", ""])
+    bind: Bind = _executed(source, program, spelling)["bind"]
     return bind, source
 
 
-def _source(writer: Writer, counts: dict[str, int]) -> str:
-    def unpack(letter: str, source: str) -> list[str]:
-        names = [f"{letter}{k}" for k in range(counts[letter])]
-        return [f"[{', '.join(names)}] = {source}"]
-
-    head = unpack("c", "carry") + unpack("f", "fixed") + writer.head
-    body = unpack("b", "batch") + with_deletions(writer.body)
-    lines = ["def bind(carry, fixed):"] + [f"    {line}" for line in head]
-    lines += ["    def run(batch, rate):"] + [f"        {line}" for line in body]
-    return "\n".join([*lines, "    return run", ""])
+def python_call(program: Program) -> Call:
+    """A function of a whole round."""
+    spelling = Spelling(program)
+    lines = [*_unpacked(program, "f", "given"), *spelling.lines([*program.head, *program.body])]
+    lines.append(f"return [{', '.join(program.results)}]")
+    source = "\n".join(["def call(*given):", *(f"    {line}" for line in lines), ""])
+    call: Call = _executed(source, program, spelling)["call"]
+    return call
 
 
-def block_line(
-    spot: str, operands: list[str], block: Any, scale: str, adding: bool, keep: str = "1"
-) -> str:
-    """The statement that adds a block to its place in a vector, or writes it there.
-
-    ``keep`` is a factor of what is there, which only a product can take along.
-    """
-    alpha = "" if scale == "1" else f", alpha={scale}"
-    batched = block.product and len(block.operands[0].meta["val"].shape) == 3
-    if block.product and adding:
-        name = "baddbmm_" if batched else "addmm_"
-        beta = "" if keep in ("1", "1.0") else f", beta={keep}"
-        return f"{spot}.{name}({', '.join(operands)}{beta}{alpha})"
-    if block.product:
-        name = "bmm" if batched else "mm"
-        return f"torch.{name}({', '.join(operands)}, out={spot})"
-    return f"{spot}.add_({operands[0]}{alpha})" if adding else f"{spot}.copy_({operands[0]})"
+def _unpacked(program: Program, letter: str, source: str) -> list[str]:
+    return [f"[{', '.join(f'{letter}{k}' for k in range(program.inputs[letter]))}] = {source}"]
 
 
-def with_deletions(body: list[tuple[str, str, list[str]]]) -> list[str]:
-    """Drop every temporary after its last use, so that its memory is reused while in the cache."""
-    local = {makes for _, makes, _ in body if makes}
-    last: dict[str, int] = {}
-    for k, (_, makes, reads) in enumerate(body):
-        for name in (makes, *reads):
-            if name in local:
-                last[name] = k
-    lines: list[str] = []
-    for k, (line, _, _) in enumerate(body):
-        lines.append(line)
-        gone = [name for name, end in last.items() if end == k]
-        if gone and k < len(body) - 1:
-            lines.append(f"del {', '.join(gone)}")
-    return lines
-
-
-# With tensors, numbers and axes by position the binding picks the same overload.
-_BY_POSITION = frozenset(
-    ("add", "sub", "mul", "div", "neg", "maximum", "minimum", "mm", "mv", "bmm", "flip", "cumsum",
-     "sum", "mean", "sqrt", "exp", "where", "select", "permute", "transpose", "unsqueeze", "cat")
-)  # fmt: skip
-
-
-def call_bindings(graph: fx.Graph) -> None:
-    """``torch.mul`` for ``aten.mul.Tensor``: C++ parses its arguments, in half the time."""
-    for node in graph.nodes:
-        name = op_name(node)
-        if name in _BY_POSITION and not node.kwargs and is_tensor(node) and _from_tensor(node):
-            node.target = getattr(torch, name)
-
-
-def _from_tensor(node: fx.Node) -> bool:
-    """Whether the first argument says that this is about tensors."""
-    first = node.args[0] if node.args else None
-    return isinstance(node.target, OpOverload) and (
-        is_tensor(first) or (isinstance(first, list | tuple) and all(map(is_tensor, first)))
-    )
+def _executed(source: str, program: Program, spelling: Spelling) -> dict[str, Any]:
+    space = {**spelling.known, **program.constants}
+    exec(compile(source, "<traced step>", "exec"), space)
+    return space

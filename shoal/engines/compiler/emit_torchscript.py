@@ -1,259 +1,170 @@
-"""All steps of an epoch as one call that Python takes no part in.
+"""A program as TorchScript: all steps of an epoch as one call that Python takes no part in.
 
-The lines of a traced step are valid TorchScript as they stand, so they are put inside a loop over
-batches and handed to torch's own interpreter. That saves Python's share of every operator, and two
-threads that train two chunks do not wait for each other's turn at Python's lock.
+A step's statements are put inside a loop over batches and handed to torch's own interpreter. That
+saves Python's share of every operator, and two threads that train two chunks do not wait for each
+other's turn at Python's lock. Torch means to drop TorchScript some day: this is the only module
+that calls it, and where it is not to be had (or ``SHOAL_TORCHSCRIPT=0``), Python takes the steps.
 """
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
-from types import BuiltinFunctionType
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor
 from torch._ops import OpOverload
 
-from shoal.engines.compiler.emit_python import Writer, call_bindings, written_lines
-from shoal.engines.compiler.graph import Recording
-from shoal.engines.compiler.passes.running_sums import after_all_steps
-from shoal.engines.compiler.placement import Plan
+from shoal.engines.compiler import settings
+from shoal.engines.compiler.emit_python import Call, Spelling
+from shoal.engines.compiler.graph import Refused
+from shoal.engines.compiler.statements import Program
+from shoal.engines.compiler.steps import Steps
 
-_ARGUMENTS = "carry: List[Tensor], fixed: List[Tensor], known: List[Tensor], steps: List[Tensor]"
-_VIEW = re.compile(r"(\w+) = b(\d+)\.(transpose|unsqueeze)\((-?\d+(?:, -?\d+)?)\)")
-
-
-class Steps(NamedTuple):
-    """What the steps of an epoch read, one step a row: rows of a pool, and further columns."""
-
-    pool: Tensor
-    rows: Tensor  # [steps, rows of a batch]
-    columns: list[Tensor]  # [steps, ...] each: labels, weights
-    shape: list[int]  # of the gathered samples of one step
-    many: int  # steps whose samples are gathered at once
-
-    def like(self) -> list[Tensor]:
-        """Tensors without memory, laid out as one step's."""
-        columns = [without_memory(c.shape[1:], c.dtype) for c in self.columns]
-        return [without_memory(tuple(self.shape), self.pool.dtype), *columns]
-
-    def batches(self) -> Iterator[list[Tensor]]:
-        """The tensors of every step, for those who take steps one by one."""
-        columns = [column.unbind(0) for column in self.columns]
-        for first in range(0, len(self.rows), self.many):
-            rows = self.rows[first : first + self.many]
-            found = self.pool.index_select(0, rows.reshape(-1)).view(len(rows), *self.shape)
-            for i, x in enumerate(found.unbind(0), first):
-                yield [x, *(column[i] for column in columns)]
-
-    def cut(self, first: int, end: int, clients: int) -> Steps:
-        """Steps ``first..end`` of the first ``clients``."""
-        rows = self.rows[first:end, : self.rows.shape[1] // self.shape[0] * clients]
-        columns = [column[first:end, :clients] for column in self.columns]
-        return Steps(self.pool, rows, columns, [clients, *self.shape[1:]], self.many)
-
-    def alone(self) -> Steps:
-        """Of the only client, without an axis for it."""
-        return self._replace(columns=[c[:, 0] for c in self.columns], shape=self.shape[1:])
-
-
-@lru_cache(256)
-def without_memory(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    return torch.empty(shape, dtype=dtype, device="meta")
-
-
-Way = Callable[[list[Tensor], list[Tensor], float], None]  # to do a step, the carry in place
-
-
-class Frame(NamedTuple):
-    """What surrounds the lines of a step: work before and after all steps, and how the samples of
-    ``count`` steps are gathered, with the step as the first axis (``some``)."""
-
-    before: Sequence[str] = ()
-    rooms: Sequence[str] = ()  # where gathered samples are kept
-    gather: Sequence[str] = ("some = steps[0].index_select(0, chosen).view([count] + shape)",)
-    after: Sequence[str] = ()
+_LISTS = "carry: List[Tensor], fixed: List[Tensor], known: List[Tensor], steps: List[Tensor]"
 
 
 class Script:
-    """The compiled loop. Threads may share it."""
+    """A compiled function. Threads may share it."""
 
-    def __init__(self, source: str, constants: list[Tensor]) -> None:
-        self.source, self._constants = source, constants
-        self._unit = torch.jit.CompilationUnit(source)
-        self._run = self._unit.run  # looked up once: it is made anew every time
+    def __init__(self, source: str, constants: Mapping[str, Tensor]) -> None:
+        """Raises what TorchScript raises of a source that it cannot read."""
+        self.source = source
+        self._constants = list(constants.values())
+        self._run = torch.jit.CompilationUnit(source).run  # looked up once: it is made anew always
+
+    def run(self, *lists: Any) -> Any:
+        """``run(*lists, constants, ...)``: the constants come third, or second of two."""
+        # As written: an optimised order would come after some calls only, and change bits then.
+        with torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
+            return self._run(*lists)
+
+    @property
+    def constants(self) -> list[Tensor]:
+        return self._constants
+
+
+class EpochScript(Script):
+    """All steps of an epoch; ``carry`` is updated in place."""
 
     def __call__(
         self, carry: Sequence[Tensor], fixed: Sequence[Tensor], steps: Steps, rate: float
     ) -> None:
-        """Do all steps; ``carry`` is updated in place."""
         moving = [steps.pool, steps.rows, *steps.columns]
-        # As written: an optimised order would come after some calls only, and change bits then.
-        with torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
-            self._run(
-                list(carry), list(fixed), self._constants, moving, steps.shape, steps.many, rate
-            )
+        self.run(list(carry), list(fixed), self.constants, moving, steps.shape, steps.many, rate)
 
 
-def by_script(script: Script, batch: Sequence[Tensor]) -> Way:
-    """One step of an epoch whose pool is this batch."""
-    x = batch[0]
-    pool = x.flatten(0, 1) if x.dim() > 2 else x
-    columns = [t.unsqueeze(0) for t in batch[1:]]
-    rows = torch.arange(len(pool), device=x.device).unsqueeze(0)
-    steps = Steps(pool, rows, columns, list(x.shape), 1)
-    return lambda carry, fixed, rate: script(carry, fixed, steps, rate)
+S = TypeVar("S", bound=Script)
 
 
-def scripted(
-    writer: Writer, plan: Plan, inputs: Mapping[str, Sequence[fx.Node]], frame: Frame | None = None
-) -> Script | None:
-    """All steps of an epoch as one call, or None where that cannot be said."""
-    if not inputs["b"]:
-        return None
-    lines = [line for line, _, _ in writer.body]
-    steps, after = after_all_steps(lines, plan, list(inputs["f"]), writer.names)
-    frame = frame or Frame()
-    frame = frame._replace(after=[*frame.after, *after])
-    counts = {k: len(v) for k, v in inputs.items()}
-    return script(writer.head, steps, writer.globals, counts, frame)
-
-
-def script(
-    head: Sequence[str],
-    body: Sequence[str],
-    known: Mapping[str, Any],
-    counts: Mapping[str, int],
-    frame: Frame,
-) -> Script | None:
-    """The loop over these lines, or None where TorchScript cannot say what they say."""
-    constants = constants_of(known)
-    views, body = _views_of_batches(body)
+def epoch_script(program: Program) -> EpochScript | Refused:
+    """The loop over batches, or why there is none."""
+    if not program.inputs["b"]:
+        return Refused("a step without a batch is not put into a loop")
+    spelling = TorchScriptSpelling(program)
+    columns = range(1, program.inputs["b"])
     lines = [
-        f"def run({_ARGUMENTS}, shape: List[int], many: int, rate: float):",
-        *named("c", counts["c"], "carry"),
-        *named("f", counts["f"], "fixed"),
-        *(f"    {name} = known[{k}]" for k, name in enumerate(constants)),
-        *(f"    {line}" for line in (*frame.before, *head)),
+        f"def run({_LISTS}, shape: List[int], many: int, rate: float):",
+        *opening(program, spelling),
         "    rows = steps[1]",
-        *(f"    {line}" for line in frame.rooms),
-        *(f"    b{k}s = steps[{k + 1}].unbind(0)" for k in range(1, counts["b"])),
-        *(f"    {name}s = steps[{k + 1}]{view}.unbind(0)" for name, k, view in views if k),
+        *(f"    b{k}s = steps[{k + 1}].unbind(0)" for k in columns),
         "    for first in range(0, rows.size(0), many):",
         "        count = min(many, rows.size(0) - first)",
         "        chosen = rows.narrow(0, first, count).reshape(-1)",
-        *(f"        {line}" for line in frame.gather),
+        "        some = steps[0].index_select(0, chosen).view([count] + shape)",
         "        b0s = some.unbind(0)",
-        *(f"        {name}s = some{view}.unbind(0)" for name, k, view in views if not k),
         "        for i in range(count):",
         "            b0 = b0s[i]",
-        *(f"            b{k} = b{k}s[first + i]" for k in range(1, counts["b"])),
-        *(f"            {name} = {name}s[{'first + ' * (k > 0)}i]" for name, k, _ in views),
-        *(f"            {line}" for line in body),
-        *(f"    {line}" for line in frame.after),
+        *(f"            b{k} = b{k}s[first + i]" for k in columns),
+        *(f"            {line}" for line in spelling.lines(program.body)),
     ]
-    source = spelled(lines, known)
-    try:
-        return Script(source, list(constants.values()))
-    except (RuntimeError, NotImplementedError):
-        return None
+    return compiled(EpochScript, lines, program)
 
 
-def constants_of(known: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Of what the lines know by name, the tensors."""
-    return {name: thing for name, thing in known.items() if isinstance(thing, Tensor)}
-
-
-def spelled(lines: Sequence[str], known: Mapping[str, Any]) -> str:
-    """The lines with TorchScript's own words for everything else that they know."""
-    words = {name: _word(name, thing) for name, thing in known.items()}
-    return re.sub(r"\bG\d+_\w+", lambda m: words.get(m[0]) or m[0], "\n".join(lines) + "\n")
-
-
-def _views_of_batches(body: Sequence[str]) -> tuple[list[tuple[str, int, str]], list[str]]:
-    """Views of a batch (name, number of the batch, view of all steps' batches), and other lines.
-
-    A view of every step's batch is a step of one view of all.
-    """
-    views, rest = list[tuple[str, int, str]](), list[str]()
-    for line in body:
-        if found := _VIEW.fullmatch(line):
-            name, number, view, axes = found.groups()
-            # an axis counted from the front is one further back where steps come first
-            moved = [
-                axis if axis.startswith("-") else str(int(axis) + 1) for axis in axes.split(", ")
-            ]
-            views.append((name, int(number), f".{view}({', '.join(moved)})"))
-        else:
-            rest.append(line)
-    return views, rest
-
-
-def named(letter: str, count: int, source: str) -> list[str]:
-    """Lines that give the tensors of a list their names."""
-    return [f"    {letter}{k} = {source}[{k}]" for k in range(count)]
-
-
-def _word(name: str, thing: Any) -> str:
-    """How TorchScript calls something that the traced code knows by a name of its own."""
-    if isinstance(thing, OpOverload | BuiltinFunctionType):
-        return f"torch.ops.aten.{name.split('_', 1)[1]}"
-    if isinstance(thing, torch.dtype | torch.layout):
-        return str(thing)
-    if isinstance(thing, torch.device):
-        return f'torch.device("{thing}")'
-    if isinstance(thing, float) and not math.isfinite(thing):
-        return f'float("{thing}")'
-    return ""
-
-
-Call = Callable[..., list[Tensor]]
-FEW = 8  # operators up to which a call of the interpreter does not pay
-
-
-def as_call(recording: Recording) -> Call:
-    """The recording as a function of its inputs."""
-    operators = sum(n.op == "call_function" for n in recording.graph.nodes)
-    found = _by_interpreter(recording) if operators > FEW else None
-    return found or _by_python(recording)
-
-
-def _by_python(recording: Recording) -> Call:
-    call_bindings(recording.graph)
-    replay: Call = fx.GraphModule(recording.constants, recording.graph).forward
-    return replay
-
-
-def _by_interpreter(recording: Recording) -> Call | None:
-    """None where TorchScript cannot say what the recording says."""
-    inputs = [n for n in recording.graph.nodes if n.op == "placeholder"]
-    # without bindings: buffers that are kept from step to step are of no use to a single call
-    writer = written_lines(recording, Plan([], []), {"f": inputs}, bindings=False)
-    results: Any = next(n for n in recording.graph.nodes if n.op == "output").args[0]
-    constants = constants_of(writer.globals)
-    used = [k for k, node in enumerate(inputs) if node.users]
+def call_script(program: Program) -> Call | Refused:
+    """A function of a whole round as one call."""
+    spelling = TorchScriptSpelling(program)
     lines = [
         "def run(given: List[Tensor], known: List[Tensor]):",
-        *(f"    f{k} = given[{place}]" for place, k in enumerate(used)),
-        *(f"    {name} = known[{k}]" for k, name in enumerate(constants)),
-        *(f"    {line}" for line in writer.head),
-        *(f"    {line}" for line, _, _ in writer.body),
-        f"    return [{', '.join(writer.names[node] for node in results)}]",
+        *(f"    f{k} = given[{place}]" for place, k in enumerate(program.used)),
+        *(f"    {name} = known[{k}]" for k, name in enumerate(program.constants)),
+        *(f"    {line}" for line in spelling.lines([*program.head, *program.body])),
+        f"    return [{', '.join(program.results)}]",
     ]
-    try:
-        unit = torch.jit.CompilationUnit(spelled(lines, writer.globals))
-    except (RuntimeError, NotImplementedError):
-        return None
-    run, known = unit.run, list(constants.values())
+    script = compiled(Script, lines, program)
+    if isinstance(script, Refused):
+        return script
+    used = program.used
 
     def call(*tensors: Tensor) -> list[Tensor]:
-        # As written: an optimised order would come after some calls only, and change bits then.
-        with torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
-            found: list[Tensor] = run([tensors[k] for k in used], known)
-            return found
+        found: list[Tensor] = script.run([tensors[k] for k in used], script.constants)
+        return found
 
     return call
+
+
+def opening(program: Program, spelling: Spelling, carry: int | None = None) -> list[str]:
+    """The first lines of every loop: names of its inputs, and what is done once."""
+    count = program.inputs["c"] if carry is None else carry
+    return [
+        *(f"    c{k} = carry[{k}]" for k in range(count)),
+        *(f"    f{k} = fixed[{k}]" for k in range(program.inputs["f"])),
+        *(f"    {name} = known[{k}]" for k, name in enumerate(program.constants)),
+        *(f"    {line}" for line in spelling.lines(program.head)),
+    ]
+
+
+def compiled(
+    kind: Callable[[str, Mapping[str, Tensor]], S], lines: Sequence[str], program: Program
+) -> S | Refused:
+    """The lines as a script, or what TorchScript says against them."""
+    if not settings.TORCHSCRIPT:
+        return Refused("TorchScript is switched off")
+    try:
+        return kind("\n".join(lines) + "\n", program.constants)
+    except (RuntimeError, NotImplementedError) as error:
+        return Refused(_complaint(str(error)))
+
+
+def _complaint(message: str) -> str:
+    """The first lines of a message, before candidates and arrows, as one sentence."""
+    said = [line.strip() for line in message.splitlines() if line.strip()]
+    return "TorchScript: " + " ".join(said[:2])[:160]
+
+
+class TorchScriptSpelling(Spelling):
+    """TorchScript reads Python, with operators' own names, and lists whose type it can tell."""
+
+    def lines(self, statements: Any) -> list[str]:
+        # Its interpreter drops what nobody reads any more by itself.
+        return super().lines(s._replace(deletes=()) for s in statements)
+
+    def is_method(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        return False
+
+    def function(self, op: OpOverload, kwargs: dict[str, Any]) -> str:
+        return "torch.ops." + op._schema.name.replace("::", ".")
+
+    def argument(self, op: Any, place: int | str, argument: Any) -> str:
+        kind = _kind(op, place) if isinstance(op, OpOverload) else ""
+        whole = isinstance(argument, int) and not isinstance(argument, bool)
+        if whole and kind in ("float", "Optional[float]"):
+            return repr(float(argument))
+        if isinstance(argument, list | tuple):
+            text = super().argument(op, place, argument)
+            if kind == "List[Optional[Tensor]]":
+                return f"torch.jit.annotate(List[Optional[Tensor]], {text})"
+            if "float" in kind:
+                return "[" + ", ".join(repr(float(a)) for a in argument) + "]"
+            return (
+                f"torch.jit.annotate(List[int], {text})" if not argument and "int" in kind else text
+            )
+        return super().argument(op, place, argument)
+
+
+def _kind(op: OpOverload, place: int | str) -> str:
+    """The type that an operator's schema gives an argument."""
+    for number, argument in enumerate(op._schema.arguments):
+        if place in (number, argument.name):
+            return str(argument.type)
+    return ""

@@ -1,33 +1,83 @@
-"""What a function of tensors did, written down."""
+"""A step as a graph: what every pass reads and returns, and questions about its nodes."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor
 from torch._ops import OpOverload
+from torch.fx import Graph as FxGraph
+from torch.fx import Node
 from torch.fx.node import map_arg
 
 
 @dataclass
-class Recording:
-    """A graph, and the constants that it reads by name.
+class Graph:
+    """Calls of operators, the constants they read by name, and the inputs by role.
 
-    ``fx.GraphModule`` is that too, but writes and compiles Python whenever it is made.
+    A step has a ``carry`` (what it changes), ``fixed`` inputs (the same at every step), a ``batch``
+    and a ``rate``, one number for everybody. A function of a whole round has ``fixed`` inputs only.
+    Every node has a stand-in for its value in ``meta["val"]``: a tensor without memory, or a
+    number.
     """
 
-    graph: fx.Graph = field(default_factory=fx.Graph)
+    fx: FxGraph = field(default_factory=FxGraph)
     constants: dict[str, Tensor] = field(default_factory=dict)
+    carry: list[Node] = field(default_factory=list)
+    fixed: list[Node] = field(default_factory=list)
+    batch: list[Node] = field(default_factory=list)
+    rate: Node | None = None
 
-    def copy(self) -> Recording:
-        """One that can be rewritten; constants are shared."""
-        graph = fx.Graph()
-        graph.output(graph.graph_copy(self.graph, {}))
-        return Recording(graph, dict(self.constants))
+    def copy(self) -> Graph:
+        """One to rewrite: passes leave the graph that they are given as it is."""
+        fx, new = FxGraph(), dict[Node, Node]()
+        fx.output(fx.graph_copy(self.fx, new))
+        roles = (self.carry, self.fixed, self.batch)
+        carry, fixed, batch = ([new[node] for node in role] for role in roles)
+        rate = None if self.rate is None else new[self.rate]
+        return Graph(fx, dict(self.constants), carry, fixed, batch, rate)
+
+    @property
+    def result(self) -> Node:
+        """The node that returns: its only argument is what a step makes of the carry."""
+        found: Node = next(n for n in self.fx.nodes if n.op == "output")
+        return found
+
+    @property
+    def returned(self) -> tuple[Any, ...]:
+        found: Any = self.result.args[0]
+        return tuple(found)
+
+    def constant(self, node: Any) -> Tensor | None:
+        """The tensor behind a node that reads a constant."""
+        if isinstance(node, Node) and node.op == "get_attr":
+            return self.constants[str(node.target)]
+        return None
+
+    def store_constant(self, tensor: Tensor) -> Node:
+        """Add a constant tensor at the graph's insertion point."""
+        name = f"_constant_{len(self.constants)}"
+        self.constants[name] = tensor
+        node = self.fx.create_node("get_attr", name)
+        node.meta["val"] = without_memory(tensor)
+        return node
+
+    def add_input(self, name: str, stands_for: Any) -> Node:
+        """One more input, behind all others."""
+        with self.fx.inserting_after([n for n in self.fx.nodes if n.op == "placeholder"][-1]):
+            node = self.fx.placeholder(name)
+        node.meta["val"] = stands_for
+        return node
+
+
+class Refused(NamedTuple):
+    """A pass, an emitter or a check that will not have a graph, and why in one sentence."""
+
+    reason: str
 
 
 aten = torch.ops.aten
@@ -38,28 +88,28 @@ _UNDECLARED_VIEWS = ("_unsafe_view", "_reshape_alias")
 
 def op_name(node: Any) -> str:
     """Name of the operator a node calls, without namespace and overload; "" for the rest."""
-    if isinstance(node, fx.Node) and isinstance(node.target, OpOverload):
+    if isinstance(node, Node) and isinstance(node.target, OpOverload):
         return str(node.target._schema.name).split("::")[1]
     return ""
 
 
 def value(node: Any) -> Any:
     """The stand-in value of a node (a tensor without memory, a number, or a tuple of them)."""
-    return node.meta.get("val") if isinstance(node, fx.Node) else node
+    return node.meta.get("val") if isinstance(node, Node) else node
 
 
 def is_tensor(node: Any) -> bool:
-    return isinstance(node, fx.Node) and isinstance(value(node), Tensor)
+    return isinstance(node, Node) and isinstance(value(node), Tensor)
 
 
 def is_number(arg: Any) -> bool:
     """A Python number, or a node that will hold one when the step runs."""
-    if isinstance(arg, fx.Node):
+    if isinstance(arg, Node):
         return isinstance(value(arg), float)
     return isinstance(arg, int | float) and not isinstance(arg, bool)
 
 
-def shape(node: fx.Node) -> tuple[int, ...]:
+def shape(node: Node) -> tuple[int, ...]:
     return tuple(value(node).shape)
 
 
@@ -82,15 +132,15 @@ def same_kind(a: Any, b: Any) -> bool:
     return is_tensor(a) and is_tensor(b) and shape(a) == shape(b) and dtype(a) == dtype(b)
 
 
-def dtype(node: fx.Node) -> torch.dtype:
+def dtype(node: Node) -> torch.dtype:
     result: torch.dtype = value(node).dtype
     return result
 
 
-def is_view(node: fx.Node) -> bool:
+def is_view(node: Node) -> bool:
     """Whether the node's value shares the memory of its first argument."""
     if node.target is operator.getitem:
-        return isinstance(node.args[0], fx.Node) and is_view(node.args[0])
+        return isinstance(node.args[0], Node) and is_view(node.args[0])
     if not isinstance(node.target, OpOverload):
         return False
     if op_name(node) in _UNDECLARED_VIEWS:
@@ -98,41 +148,70 @@ def is_view(node: fx.Node) -> bool:
     return any(r.alias_info is not None for r in node.target._schema.returns)
 
 
-def base(node: fx.Node) -> fx.Node:
+def base(node: Node) -> Node:
     """The node whose memory this one looks at."""
     while is_view(node):
         node = node.all_input_nodes[0]
     return node
 
 
-def draws(node: fx.Node) -> bool:
+def draws(node: Node) -> bool:
     """Whether calling the node twice gives two different results."""
     target = node.target
     return isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
 
 
-def constant(recording: Recording, node: Any) -> Tensor | None:
-    """The tensor behind a node that reads a constant."""
-    if isinstance(node, fx.Node) and node.op == "get_attr":
-        return recording.constants[str(node.target)]
-    return None
-
-
-def insert(graph: fx.Graph, target: Callable[..., Any], *args: Any, **kwargs: Any) -> fx.Node:
+def insert(fx: FxGraph, target: Callable[..., Any], *args: Any, **kwargs: Any) -> Node:
     """Add a call at the graph's insertion point, its stand-in value included."""
-    node = graph.call_function(target, args, kwargs)
-    result = target(*map_arg(args, zeros_for), **map_arg(kwargs, zeros_for))
-    node.meta["val"] = without_memory(result) if isinstance(result, Tensor) else result
+    node = fx.call_function(target, args, kwargs)
+    node.meta["val"] = _stand_in(node)
     return node
 
 
-def store_constant(recording: Recording, tensor: Tensor) -> fx.Node:
-    """Add a constant tensor at the graph's insertion point."""
-    name = f"_constant_{len(recording.constants)}"
-    recording.constants[name] = tensor
-    node = recording.graph.create_node("get_attr", name)
-    node.meta["val"] = without_memory(tensor)
+def insert_as(like: Node, target: Callable[..., Any], *args: Any) -> Node:
+    """The same for a call whose result looks and lies as that of another node."""
+    node = like.graph.call_function(target, args)
+    node.meta["val"] = value(like)
     return node
+
+
+# Results are laid out as a dense first argument of the same shape is.
+_LIKE_FIRST = frozenset(("add", "sub", "mul", "div", "neg", "exp", "relu"))
+
+
+def _stand_in(node: Node) -> Any:
+    """The value of a call, without the memory that it would take where that is known.
+
+    Of operators on tensors without memory only views and copies may be called: others import a
+    compiler. What is left is small, and computed from zeros.
+    """
+    first: Any = node.args[0] if node.args else None
+    if op_name(node) in _LIKE_FIRST and is_tensor(first) and _lays_out(node, first):
+        return without_memory(value(first))
+    call: Any = node.target
+    given = value if is_view(node) or op_name(node) == "clone" else zeros_for
+    result = call(*map_arg(node.args, given), **map_arg(node.kwargs, given))
+    if isinstance(result, list | tuple):
+        return [without_memory(r) for r in result]
+    return without_memory(result) if isinstance(result, Tensor) else result
+
+
+def look_again(node: Node) -> None:
+    """Give a view the stand-in value that follows from its arguments as they are now."""
+    node.meta["val"] = _stand_in(node)
+
+
+def _lays_out(node: Node, first: Node) -> bool:
+    """Whether a dense first argument alone gives the result its shape, strides and type."""
+    if extent(value(first)) != value(first).numel() or not dtype(first).is_floating_point:
+        return False
+    others = [a for a in node.all_input_nodes if a is not first and is_tensor(a)]
+    return all(
+        dtype(o) == dtype(first)
+        and len(shape(o)) <= len(shape(first))
+        and all(a in (1, b) for a, b in zip(shape(o)[::-1], shape(first)[::-1], strict=False))
+        for o in others
+    )
 
 
 def without_memory(tensor: Tensor) -> Tensor:
@@ -140,7 +219,7 @@ def without_memory(tensor: Tensor) -> Tensor:
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
 
 
-def zeros_for(node: fx.Node) -> Any:
+def zeros_for(node: Node) -> Any:
     """A node's stand-in value in memory: some operators on tensors without any import a compiler.
 
     Zeros are valid indices too, and cost nothing until they are written to.
@@ -158,7 +237,17 @@ def extent(tensor: Tensor) -> int:
     return 1 + sum((size - 1) * step for size, step in steps) if tensor.numel() else 0
 
 
-def swap(old: fx.Node, new: fx.Node) -> None:
+def times(fx: FxGraph, a: Any, b: Any) -> Any:
+    """Product of two factors that are numbers now or when the step runs."""
+    if not isinstance(a, Node) and not isinstance(b, Node):
+        return a * b
+    for one, other in ((a, b), (b, a)):
+        if not isinstance(one, Node) and one == 1:
+            return other
+    return insert(fx, operator.mul, a, b)
+
+
+def swap(old: Node, new: Node) -> None:
     """Let every user of ``old`` read ``new``, and drop ``old``."""
     old.replace_all_uses_with(new)
     old.graph.erase_node(old)

@@ -1,7 +1,7 @@
 """Where results are stored: over operands that die, or straight in the carry.
 
-The graph stays functional; this module only decides, and the emitted code follows the decision.
-A result may overwrite memory after the last read of every value in that memory, views included.
+The graph stays functional; this module only decides, and statements follow the decision. A result
+may overwrite memory after the last read of every value in that memory, views included.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import fx
+from torch.fx import Node
 
 from shoal.engines.compiler.graph import (
+    Graph,
     alike,
     aten,
     base,
@@ -22,7 +23,6 @@ from shoal.engines.compiler.graph import (
     op_name,
 )
 from shoal.engines.compiler.passes.gradient_blocks import accumulate, assemble
-from shoal.engines.compiler.passes.shared_numbers import unchanged
 
 # Entry by entry, with an ``out=`` form in Python: may be stored over any operand.
 _ARITHMETIC = ("add", "sub", "mul", "div", "neg", "addcmul", "addcdiv", "lerp", "reciprocal")
@@ -35,16 +35,16 @@ _NEVER = 1 << 60
 
 
 @dataclass
-class Plan:
-    """What the emitted code needs to know besides the graph itself."""
+class Placement:
+    """Where every result goes. ``graph`` is a copy, in the order in which it is to run."""
 
-    carry: list[fx.Node]
-    outputs: list[fx.Node]
-    hoisted: set[fx.Node] = field(default_factory=set)
-    over: dict[fx.Node, fx.Node] = field(default_factory=dict)
-    into: dict[fx.Node, fx.Node] = field(default_factory=dict)
+    graph: Graph
+    outputs: list[Node] = field(default_factory=list)  # new values of the carry
+    once: set[Node] = field(default_factory=set)  # done once for all batches
+    over: dict[Node, Node] = field(default_factory=dict)
+    into: dict[Node, Node] = field(default_factory=dict)
 
-    def owner(self, node: fx.Node) -> fx.Node:
+    def owner(self, node: Node) -> Node:
         """The node that first owned the memory this one is stored in."""
         while True:
             node = base(node)
@@ -55,47 +55,54 @@ class Plan:
             else:
                 return node
 
-    def copies(self) -> list[tuple[fx.Node, fx.Node]]:
+    def copies(self) -> list[tuple[Node, Node]]:
         """Carry entries that still have to be copied at the end, with their new values."""
-        pairs = zip(self.carry, self.outputs, strict=True)
+        pairs = zip(self.graph.carry, self.outputs, strict=True)
         return [(c, o) for c, o in pairs if self.owner(o) is not c]
 
 
-def make_plan(
-    graph: fx.Graph, carry: list[fx.Node], fixed: list[fx.Node], *, overwrite: bool = True
-) -> Plan:
-    """Decide for every node where its result goes. ``fixed``: inputs that never change."""
-    plan = Plan(carry, _separate_outputs(graph, carry))
-    plan.hoisted = _hoistable(graph, carry, [*fixed, *unchanged(graph, carry)])
+def place(graph: Graph, *, overwrite: bool = True) -> Placement:
+    """Decide for every node of a step where its result goes."""
+    plan = Placement(graph.copy())
+    own = plan.graph
+    plan.outputs = _separate_outputs(own)
+    plan.once = _steady(own)
     if not overwrite:
         return plan
     leads = _chains(plan)
-    _sink(graph, plan, leads)
-    position = {node: k for k, node in enumerate(graph.nodes)}
-    for node in graph.nodes:
-        if node.op == "call_function" and node not in plan.hoisted:
+    _sink(own, leads)
+    position = {node: k for k, node in enumerate(own.fx.nodes)}
+    for node in own.fx.nodes:
+        if node.op == "call_function" and node not in plan.once:
             _place(plan, node, leads, position)
     return plan
 
 
-def _separate_outputs(graph: fx.Graph, carry: list[fx.Node]) -> list[fx.Node]:
+def place_function(graph: Graph) -> Placement:
+    """A function of a whole round returns its results in memory of their own."""
+    return Placement(graph)
+
+
+def _separate_outputs(graph: Graph) -> list[Node]:
     """New carry values; those that are an old value of the carry are copied out first."""
-    result = next(n for n in graph.nodes if n.op == "output")
-    outputs: list[Any] = list(result.args[0])
-    first_call = next(n for n in graph.nodes if n.op not in ("placeholder", "get_attr"))
+    outputs, carry = list(graph.returned), graph.carry
+    first_call = next(n for n in graph.fx.nodes if n.op not in ("placeholder", "get_attr"))
     for k, out in enumerate(outputs):
         if base(out) in carry and out is not carry[k]:
-            with graph.inserting_before(first_call if out in carry else out.next):
-                outputs[k] = insert(graph, aten.clone.default, out)
-    result.args = (tuple(outputs),)
+            with graph.fx.inserting_before(first_call if out in carry else out.next):
+                outputs[k] = insert(graph.fx, aten.clone.default, out)
+    graph.result.args = (tuple(outputs),)
     return outputs
 
 
-def _hoistable(graph: fx.Graph, carry: list[fx.Node], fixed: list[fx.Node]) -> set[fx.Node]:
-    """What need not be done again for every batch: views of the carry, work on fixed inputs."""
-    steady = {*fixed, *(n for n in graph.nodes if n.op == "get_attr")}
-    looks: set[fx.Node] = set(carry)
-    for node in graph.nodes:
+def _steady(graph: Graph) -> set[Node]:
+    """What need not be done again for every batch: views of the carry, work on inputs that a step
+    leaves as they are."""
+    pairs = zip(graph.carry, graph.returned, strict=True)
+    steady = {*graph.fixed, *(node for node, new in pairs if node is new)}
+    steady |= {n for n in graph.fx.nodes if n.op == "get_attr"}
+    looks: set[Node] = set(graph.carry)
+    for node in graph.fx.nodes:
         if node.op != "call_function" or draws(node) or node.target in (accumulate, assemble):
             continue
         inputs = set(node.all_input_nodes)
@@ -106,43 +113,43 @@ def _hoistable(graph: fx.Graph, carry: list[fx.Node], fixed: list[fx.Node]) -> s
     return {n for n in steady | looks if n.op == "call_function"}
 
 
-def _storable(node: fx.Node) -> bool:
+def _storable(node: Node) -> bool:
     return op_name(node) in ENTRYWISE | OVER_FIRST or node.target is accumulate
 
 
-def _chains(plan: Plan) -> dict[fx.Node, set[int]]:
+def _chains(plan: Placement) -> dict[Node, set[int]]:
     """Nodes that do nothing but prepare the new value of a carry entry, with its number."""
-    leads: dict[fx.Node, set[int]] = {}
+    leads: dict[Node, set[int]] = {}
     for k, out in enumerate(plan.outputs):
         todo = [out]
         while todo:
             node = todo.pop()
-            if node.op != "call_function" or not _storable(node) or node in plan.hoisted:
+            if node.op != "call_function" or not _storable(node) or node in plan.once:
                 continue
             leads.setdefault(node, set()).add(k)
             todo += [a for a in _operands(node) if len(a.users) == 1]
     return leads
 
 
-def _operands(node: fx.Node) -> list[fx.Node]:
+def _operands(node: Node) -> list[Node]:
     """Operands whose memory could hold the result."""
     first_only = node.target is accumulate or op_name(node) in OVER_FIRST
     args = node.args[:1] if first_only else node.args
-    return [a for a in args if isinstance(a, fx.Node) and alike(a, node)]
+    return [a for a in args if isinstance(a, Node) and alike(a, node)]
 
 
-def _sink(graph: fx.Graph, plan: Plan, leads: dict[fx.Node, set[int]]) -> None:
+def _sink(graph: Graph, leads: dict[Node, set[int]]) -> None:
     """Move updates of the carry behind everything that may read its old value."""
-    result = next(n for n in graph.nodes if n.op == "output")
-    late: list[fx.Node] = []
-    for node in reversed(graph.nodes):
+    result = graph.result
+    late: list[Node] = []
+    for node in reversed(graph.fx.nodes):
         if node in leads and all(u is result or u in late for u in node.users):
             late.append(node)
     for node in reversed(late):
         result.prepend(node)
 
 
-def _last_read(node: fx.Node, position: dict[fx.Node, int]) -> int:
+def _last_read(node: Node, position: dict[Node, int]) -> int:
     """Position of the last use of a value, through views too; the output reads at the end."""
     last = -1
     for user in node.users:
@@ -153,11 +160,11 @@ def _last_read(node: fx.Node, position: dict[fx.Node, int]) -> int:
 
 
 def _place(
-    plan: Plan, node: fx.Node, leads: dict[fx.Node, set[int]], position: dict[fx.Node, int]
+    plan: Placement, node: Node, leads: dict[Node, set[int]], position: dict[Node, int]
 ) -> None:
     if not _storable(node):
         return
-    homes = {plan.carry[k] for k in leads.get(node, ())}
+    homes = {plan.graph.carry[k] for k in leads.get(node, ())}
     donors = [a for a in _operands(node) if _may_overwrite(plan, node, a, homes, position)]
     # A sort that keeps order: memory of the carry first, since the result belongs there.
     donors.sort(key=lambda a: plan.owner(a) not in homes)
@@ -165,7 +172,7 @@ def _place(
         plan.over[node] = donors[0]
         return
     if node in plan.outputs and op_name(node) in ENTRYWISE:
-        home = plan.carry[plan.outputs.index(node)]
+        home = plan.graph.carry[plan.outputs.index(node)]
         if alike(home, node) and _unread_after(plan, node, home, home, position):
             plan.into[node] = home
             return
@@ -174,11 +181,11 @@ def _place(
 
 
 def _may_overwrite(
-    plan: Plan, node: fx.Node, donor: fx.Node, homes: set[fx.Node], position: dict[fx.Node, int]
+    plan: Placement, node: Node, donor: Node, homes: set[Node], position: dict[Node, int]
 ) -> bool:
     owner = plan.owner(donor)
     if owner.op == "call_function":
-        if owner in plan.hoisted:
+        if owner in plan.once:
             return False
     elif owner not in homes:
         return False
@@ -186,7 +193,7 @@ def _may_overwrite(
 
 
 def _unread_after(
-    plan: Plan, node: fx.Node, held: fx.Node, donor: fx.Node, position: dict[fx.Node, int]
+    plan: Placement, node: Node, held: Node, donor: Node, position: dict[Node, int]
 ) -> bool:
     """Whether memory can be overwritten by ``node``: no read later, no partial read right now."""
     if _last_read(held, position) > position[node]:
@@ -198,6 +205,6 @@ def _unread_after(
     return all(plan.owner(a) is not where for a in others)
 
 
-def _block_operands(node: fx.Node) -> list[fx.Node]:
+def _block_operands(node: Node) -> list[Node]:
     blocks: Any = node.args[2]
     return [operand for block in blocks for operand in block[4]]

@@ -14,7 +14,7 @@ from torch.func import vmap
 
 from shoal import tree
 from shoal.engines.client_round import Carry, Ended, Given, Local, Program
-from shoal.engines.compiler.cache import Functions, with_moment
+from shoal.engines.compiler.cache import Functions, strides_of, with_moment
 from shoal.engines.compiler.compile import Replay, Untraceable, compile_step
 from shoal.engines.numbers import known
 from shoal.models.blueprint import Blueprint
@@ -41,10 +41,16 @@ class Compiled:
         self._any_epoch = stacked  # whether one trace of an epoch's end serves all epochs
         self._steps: dict[Any, tuple[tuple[str, ...], dict[Any, Replay | Untraceable]]] = {}
         self._tracing = Lock()
+        self._said: dict[str, None] = {}  # what was refused in compiling steps, in order
         self._functions = Functions(self._tracing)
         if twin is not None:
             self._steps, self._functions = twin._steps, twin._functions
-            self._tracing = twin._tracing
+            self._tracing, self._said = twin._tracing, twin._said
+
+    @property
+    def notes(self) -> list[str]:
+        """What was refused in compiling this program, a sentence each."""
+        return [*self._said, *self._functions.notes]
 
     # ---- once a round or an epoch ----
     def start(self, given: Given, rate: Tensor, local: Local, clock: Clock) -> tuple[Tensor, Carry]:
@@ -78,8 +84,8 @@ class Compiled:
 
     def epoch_end(
         self, given: Given, start: Tensor, carry: Carry, rate: Tensor, local: Local, clock: Clock
-    ) -> tuple[Carry, Tensor | None]:
-        """The carry after an epoch, and who stops; None where that is nobody, ever."""
+    ) -> tuple[Carry, Tensor]:
+        """The carry after an epoch, and who stops."""
 
         def mapped(
             given: Given, start: Tensor, carry: Carry, rate: Tensor, epoch: Tensor, local: Local
@@ -98,14 +104,12 @@ class Compiled:
         (epoch,) = clock.key(("epoch",))
         arguments = (given, start, carry, rate, known(epoch, torch.float64), local)
         try:
-            found = self._functions.moved("epoch_end", mapped, arguments, clock, carry)
+            found = self.run("epoch_end", mapped, arguments, clock)
         except Untraceable:
             if not self._any_epoch:
                 raise
             self._any_epoch = False  # a part decides something by the epoch: each has its trace
-            found = self._functions.moved("epoch_end", mapped, arguments, clock, carry)
-        if found is None:
-            return carry, None
+            found = self.run("epoch_end", mapped, arguments, clock)
         moved, stop = found
         # what did not change is in memory of its own already
         pairs = zip(tree.leaves(moved), tree.leaves(carry), strict=True)
@@ -166,7 +170,8 @@ class Compiled:
         moving = moving if self.stacked else [t[0] for t in moving]
         # everything that a compiled step depends on: how the trees look, and how each tensor lies
         form = tree.structure((given, start, carry, batch, noise))
-        shape = (form, *((t.shape, _strides(t), t.dtype) for t in (*flat, *fixed, *moving)))
+        lies = [(t.shape, strides_of(t), t.dtype) for t in (*flat, *fixed, *moving)]
+        shape = (form, flat[0].device, *lies)
         names, traces = self._steps.get(shape, ((), {}))
         found = traces.get(clock.key(names))
         if found is None:
@@ -181,6 +186,7 @@ class Compiled:
                         found = self._compile(
                             given, start, carry, real_batch, noise, clock, flat, fixed, moving
                         )
+                        self._said.update(dict.fromkeys(found.notes))
                     except Untraceable as error:
                         found = error
                     self._steps[shape] = with_moment(names, traces, clock, found)
@@ -226,17 +232,6 @@ class Compiled:
 
         rate_index = None if program.fillers("rate") else 0
         return compile_step(step, flat, fixed, moving, rate=rate_index)
-
-
-def _strides(tensor: Tensor) -> tuple[int, ...]:
-    """Strides that mean something: that of an axis of length 1 is whatever it was cut from, and
-    without elements there is nothing to step over."""
-    if not tensor.numel():
-        return ()
-    if 1 not in tensor.shape:
-        return tensor.stride()
-    pairs = zip(tensor.shape, tensor.stride(), strict=True)
-    return tuple([stride if size > 1 else 0 for size, stride in pairs])
 
 
 def _axes(batch: Batch | None) -> Batch | None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from shoal.engines.api import Order
 from shoal.engines.batches import batch_rows
 from shoal.engines.compiler.compile import Replay
-from shoal.engines.compiler.emit_torchscript import Steps
+from shoal.engines.compiler.steps import Steps
 from shoal.types import Batch
 
 GATHER_BYTES = 2**20

@@ -18,9 +18,9 @@ from torch import Tensor
 from shoal.engines.api import Order, Results
 from shoal.engines.batches import batch_rows
 from shoal.engines.client_round import Carry, Given
-from shoal.engines.compiler.emit_factored import FactoredScript, Seen
-from shoal.engines.compiler.emit_torchscript import Steps, without_memory
+from shoal.engines.compiler.emit_factored import FactoredScript
 from shoal.engines.compiler.passes.factor_first_layer import Factors
+from shoal.engines.compiler.steps import Seen, Steps, without_memory
 from shoal.engines.numbers import known
 from shoal.engines.stacked.compiled import Compiled
 from shoal.engines.stacked.layout import Chunk

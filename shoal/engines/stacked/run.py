@@ -11,7 +11,7 @@ from shoal import tree
 from shoal.engines.api import Results, spans
 from shoal.engines.client_round import Carry, Program
 from shoal.engines.compiler.compile import Replay
-from shoal.engines.compiler.emit_torchscript import Steps
+from shoal.engines.compiler.steps import Steps
 from shoal.engines.numbers import known
 from shoal.engines.stacked.active_clients import Active, Done, finish, in_order
 from shoal.engines.stacked.compiled import Compiled, given_rows, rows_of
@@ -41,7 +41,7 @@ def _train(compiled: Compiled, chunk: Chunk) -> list[Done]:
             active.carry, flags = compiled.epoch_end(
                 active.given, active.start, active.carry, rate, active.local, clock
             )
-            stop = stop if flags is None else flags.tolist()[: len(stop)]
+            stop = flags.tolist()[: len(stop)]
         over = list(range(len(stop)))
         if epoch + 1 < len(rates):
             over = [i for i in over if stop[i] or _capped(active, i)]

@@ -16,7 +16,7 @@ from torch import Tensor
 from shoal.engines.api import Results
 from shoal.engines.batches import batch_rows, steps_an_epoch
 from shoal.engines.client_round import Carry, Given
-from shoal.engines.compiler.emit_torchscript import Steps
+from shoal.engines.compiler.steps import Steps
 from shoal.engines.numbers import known
 from shoal.engines.stacked.compiled import Compiled
 from shoal.engines.stacked.epoch import Epoch

@@ -1,1 +1,49 @@
-"""Rewritings of a recorded step, each with the pattern it looks for."""
+"""Passes: rewritings of a captured step, one a module, each with the pattern it looks for.
+
+A pass is a function ``apply(graph)`` that returns another graph, the very graph it was given where
+its pattern does not occur, or ``Refused`` where something looked like the pattern and was not. It
+never edits its argument. Its module's docstring says: pattern before and after, when it applies,
+why it is exact, and which benchmark it serves. To add one: write the module, put it into the list
+below, and a test beside tests/engines/test_passes.py; to see what one buys, take it out of the
+list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from shoal.engines.compiler.graph import Graph, Refused
+from shoal.engines.compiler.passes import (
+    classes_first,
+    clean,
+    gradient_blocks,
+    memory_format,
+    rate_number,
+    scale_last,
+    softmax_loss,
+)
+
+
+class Pass(NamedTuple):
+    """A pass and what it is called in notes."""
+
+    name: str
+    apply: Callable[[Graph], Graph | Refused]
+
+
+# In this order: what cleaning leaves is what the others look for, and factors are moved last.
+STEP_PASSES = (
+    Pass("rate_number", rate_number.apply),
+    Pass("clean", clean.apply),
+    Pass("softmax_loss", softmax_loss.apply),
+    Pass("clean", clean.apply),
+    Pass("memory_format", memory_format.apply),
+    Pass("gradient_blocks", gradient_blocks.apply),
+    Pass("scale_last", scale_last.apply),
+)
+# What runs once a round is worth less trouble.
+FUNCTION_PASSES = (
+    Pass("clean", clean.apply),
+    Pass("classes_first", classes_first.apply),
+)

@@ -1,8 +1,15 @@
 """Gradients of flat vectors, block by block.
 
-The gradient of ``layout.unflatten(theta)`` is one concatenation. Here it becomes either
-``assemble`` (write every block into its place in one buffer) or, when it is only added to another
-vector, ``accumulate`` (add every block to its place; a matrix product adds itself).
+Before: ``x - rate * cat([view(dW1), db1, view(dW2), ...])``, the gradient of a flat vector.
+After: ``accumulate(x, -rate, blocks)``, which adds every block to its place in ``x``, a matrix
+product by ``baddbmm`` itself; or, where the gradient is needed otherwise too (its norm, a rate per
+client), ``assemble(blocks)``, which writes every block into its place in one buffer.
+
+Applies to every concatenation along the last axis that has the shape of the carry's first entry.
+A sum is taken apart only as far as nobody else reads its terms. Exact to rounding: the terms of a
+sum are added in another order, the gradient last.
+
+Serves: all; W5 2.06 and W1b 1.34 together with rate_number, SCAFFOLD 1.2.
 """
 
 from __future__ import annotations
@@ -10,12 +17,13 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-from torch import fx
+from torch.fx import Graph as FxGraph
+from torch.fx import Node
 
 from shoal.engines.compiler.graph import (
-    Recording,
+    Graph,
+    Refused,
     aten,
-    constant,
     dtype,
     insert,
     is_number,
@@ -23,15 +31,10 @@ from shoal.engines.compiler.graph import (
     op_name,
     same_kind,
     shape,
-    store_constant,
+    times,
     value,
-    zeros_for,
 )
-from shoal.engines.compiler.passes.softmax_loss import times
 
-# Below this many products the batched matrix product is a plain loop without set-up cost, so that
-# it beats a sum followed by an addition.
-_PLAIN_LOOP = 400
 # A batched product into a part of a vector is one call of the matrix library for each client.
 # For blocks smaller than this, one call for all and a copy costs less.
 _SMALL_BLOCK = 4096
@@ -44,14 +47,11 @@ class Block(NamedTuple):
     size: int
     path: tuple[tuple[str, tuple[Any, ...]], ...]
     product: bool
-    operands: tuple[fx.Node, ...]
+    operands: tuple[Node, ...]
 
 
-def accumulate(total: Any, scale: Any, blocks: Any, keep: Any = 1) -> Any:
-    """Marks ``keep * total + scale * gradient``; the emitted code spells it out.
-
-    A ``keep`` other than 1 is for a gradient that is one product.
-    """
+def accumulate(total: Any, scale: Any, blocks: Any) -> Any:
+    """Marks ``total + scale * gradient``; the emitted code spells it out."""
     return torch.empty_like(total)
 
 
@@ -60,29 +60,31 @@ def assemble(blocks: Any, like: Any) -> Any:
     return torch.empty_like(like)
 
 
-def use_blocks(recording: Recording, theta: fx.Node) -> None:
-    """Turn every concatenated gradient into ``accumulate`` or ``assemble``."""
-    graph = recording.graph
-    for node in reversed(list(graph.nodes)):
+def apply(graph: Graph) -> Graph | Refused:
+    if not graph.carry or not any(_is_gradient(n, graph.carry[0]) for n in graph.fx.nodes):
+        return graph
+    new = graph.copy()
+    fx, theta = new.fx, new.carry[0]
+    for node in reversed(list(fx.nodes)):
         if node.users and _pieces(node) and _lone_gradient(node, theta, top=True):
-            _accumulate_last(recording, node, theta)
-            graph.eliminate_dead_code()
-    for node in list(graph.nodes):
+            _accumulate_last(fx, node, theta)
+            fx.eliminate_dead_code()
+    for node in list(fx.nodes):
         if _is_gradient(node, theta):
-            with graph.inserting_before(node):
-                blocks = tuple(_blocks(recording, node))
-                new = _mark(graph, assemble, (blocks, theta), theta)
-            node.replace_all_uses_with(new)
-    graph.eliminate_dead_code()
+            with fx.inserting_before(node):
+                marked = _mark(fx, assemble, (tuple(_blocks(node)), theta), theta)
+            node.replace_all_uses_with(marked)
+    fx.eliminate_dead_code()
+    return new
 
 
-def _mark(graph: fx.Graph, target: Any, args: tuple[Any, ...], like: fx.Node) -> fx.Node:
-    node = graph.call_function(target, args)
+def _mark(fx: FxGraph, target: Any, args: tuple[Any, ...], like: Node) -> Node:
+    node = fx.call_function(target, args)
     node.meta["val"] = torch.empty(shape(like), dtype=dtype(like), device="meta")
     return node
 
 
-def _is_gradient(node: Any, theta: fx.Node) -> bool:
+def _is_gradient(node: Any, theta: Node) -> bool:
     if op_name(node) != "cat" or not same_kind(node, theta):
         return False
     dim = node.args[1] if len(node.args) > 1 else 0
@@ -101,40 +103,39 @@ def _pieces(node: Any) -> list[tuple[Any, Any]]:
     left, right = node.args
     if name in ("add", "sub") and is_tensor(left) and is_tensor(right):
         alpha = node.kwargs.get("alpha", 1)
-        if isinstance(alpha, fx.Node):
+        if isinstance(alpha, Node):
             return []
         return [(left, 1), (right, alpha if name == "add" else -alpha)]
     if name == "mul" and is_number(right):
         return [(left, right)]
-    if name == "div" and is_number(right) and not isinstance(right, fx.Node):
+    if name == "div" and is_number(right) and not isinstance(right, Node):
         return [(left, 1 / right)]
     return []
 
 
-def _lone_gradient(node: Any, theta: fx.Node, top: bool = False) -> bool:
+def _lone_gradient(node: Any, theta: Node, top: bool = False) -> bool:
     """Whether a gradient that nobody else reads is one of the terms."""
-    if not top and (not isinstance(node, fx.Node) or len(node.users) != 1):
+    if not top and (not isinstance(node, Node) or len(node.users) != 1):
         return False
     if _is_gradient(node, theta):
         return not top
     return same_kind(node, theta) and any(_lone_gradient(t, theta) for t, _ in _pieces(node))
 
 
-def _terms(graph: fx.Graph, node: Any, factor: Any, theta: fx.Node, top: bool) -> Any:
+def _terms(fx: FxGraph, node: Any, factor: Any, theta: Node, top: bool) -> Any:
     if _is_gradient(node, theta) or not _lone_gradient(node, theta, top):
         return [(node, factor)]
     return [
         term
         for inner, f in _pieces(node)
-        for term in _terms(graph, inner, times(graph, factor, f), theta, False)
+        for term in _terms(fx, inner, times(fx, factor, f), theta, False)
     ]
 
 
-def _accumulate_last(recording: Recording, node: fx.Node, theta: fx.Node) -> None:
+def _accumulate_last(fx: FxGraph, node: Node, theta: Node) -> None:
     """Rewrite a sum so that the gradient's blocks are added last, in their places."""
-    graph = recording.graph
-    with graph.inserting_before(node):
-        terms = _terms(graph, node, 1, theta, True)
+    with fx.inserting_before(node):
+        terms = _terms(fx, node, 1, theta, True)
         gradient = next((t for t in terms if _is_gradient(t[0], theta)), None)
         rest = [t for t in terms if t is not gradient]
         full = [t for t in rest if same_kind(t[0], node)]
@@ -145,28 +146,28 @@ def _accumulate_last(recording: Recording, node: fx.Node, theta: fx.Node) -> Non
         rest.remove(first)
         total = first[0]
         if _scaled(first[1]):
-            total = insert(graph, aten.mul.Tensor, *first)
+            total = insert(fx, aten.mul.Tensor, *first)
         for term, factor in rest:
-            total = insert(graph, aten.add.Tensor, total, term, alpha=factor)
-        blocks = tuple(_blocks(recording, gradient[0]))
-        new = _mark(graph, accumulate, (total, gradient[1], blocks), theta)
+            total = insert(fx, aten.add.Tensor, total, term, alpha=factor)
+        blocks = tuple(_blocks(gradient[0]))
+        new = _mark(fx, accumulate, (total, gradient[1], blocks), theta)
     node.replace_all_uses_with(new)
 
 
-def _blocks(recording: Recording, gradient: fx.Node) -> list[Block]:
+def _blocks(gradient: Node) -> list[Block]:
     found, start = [], 0
     pieces: Any = gradient.args[0]
     for piece in pieces:
         size = shape(piece)[-1]
         if size:
-            found.append(_block(recording, piece, start, size, gradient))
+            found.append(_block(piece, start, size, gradient))
         start += size
     return found
 
 
-def _block(recording: Recording, piece: fx.Node, start: int, size: int, gradient: fx.Node) -> Block:
+def _block(piece: Node, start: int, size: int, gradient: Node) -> Block:
     """Walk up the views of a block; the inverse views lead from the vector to its place."""
-    spot = zeros_for(gradient).narrow(-1, start, size)
+    spot = value(gradient).narrow(-1, start, size)
     path: list[tuple[str, tuple[Any, ...]]] = []
     node = piece
     while (step := _inverse(node)) is not None:
@@ -176,12 +177,12 @@ def _block(recording: Recording, piece: fx.Node, start: int, size: int, gradient
             break  # the vector's strides do not allow this view
         path.append(step)
         node = node.args[0]  # type: ignore[assignment]
-    product = _product(recording, node)
+    product = _product(node)
     operands = product if product else (node,)
     return Block(start, size, tuple(path), bool(product), operands)
 
 
-def _inverse(node: fx.Node) -> tuple[str, tuple[Any, ...]] | None:
+def _inverse(node: Node) -> tuple[str, tuple[Any, ...]] | None:
     name, source = op_name(node), node.args[0] if node.args else None
     if not is_tensor(source):
         return None
@@ -198,21 +199,14 @@ def _inverse(node: fx.Node) -> tuple[str, tuple[Any, ...]] | None:
     return None
 
 
-def _product(recording: Recording, node: fx.Node) -> tuple[fx.Node, ...]:
+def _product(node: Node) -> tuple[Node, ...]:
     """The factors of a block that is a matrix product nobody else needs."""
     if op_name(node) in ("mm", "bmm") and len(node.users) == 1:
         clients = shape(node)[0] if op_name(node) == "bmm" else 1
         small = clients > 1 and value(node).numel() < clients * _SMALL_BLOCK
         return () if small else tuple(node.args)  # type: ignore[arg-type]
-    if op_name(node) == "sum" and len(node.args) == 3 and not node.kwargs:
-        rows, dims, kept = node.args
-        if is_tensor(rows) and kept and len(shape(rows)) == 3 and dims == [1]:  # type: ignore[arg-type]
-            clients, count, width = shape(rows)  # type: ignore[arg-type]
-            if count * width < _PLAIN_LOOP and constant(recording, rows) is None:
-                ones = torch.ones(clients, 1, count, dtype=dtype(node))
-                return store_constant(recording, ones), rows  # type: ignore[return-value]
     return ()
 
 
 def _scaled(factor: Any) -> bool:
-    return isinstance(factor, fx.Node) or bool(factor != 1)
+    return isinstance(factor, Node) or bool(factor != 1)

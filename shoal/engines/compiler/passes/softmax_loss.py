@@ -1,133 +1,101 @@
-"""Rewritings that know some mathematics: rates as numbers, softmax losses, scaled sums, pooling."""
+"""Backward of a softmax loss with one target a row.
+
+Before: ``_log_softmax_backward_data(scatter(zeros, labels, -scale), log_softmax(x))``.
+After: ``scatter_add(softmax(x), labels, -1) * scale``, with the classes as the first axis in memory
+where they are few (see classes_first).
+
+Applies where the gradient of the log-probabilities is zero but for one entry a row, as
+``cross_entropy`` makes it. Exact to rounding: ``g - softmax(x) sum(g)`` with ``g`` equal to
+``-scale`` at the label is ``scale (softmax(x) - onehot)``. Not exact, and refused, where a gradient
+has more entries a row (soft labels).
+
+Serves: W2 1.09, W1b 1.04, and scale_last, which can move the factor from here.
+"""
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 import torch
-from torch import fx
+from torch.fx import Node
 
 from shoal.engines.compiler.graph import (
-    Recording,
+    Graph,
+    Refused,
     aten,
-    constant,
     dtype,
     insert,
-    is_number,
     is_tensor,
     op_name,
-    same_kind,
     shape,
-    store_constant,
     swap,
 )
-
-_REGISTER = 16  # numbers in a vector register
-_ARITHMETIC: dict[str, Any] = {
-    "neg": operator.neg,
-    "mul": operator.mul,
-    "add": operator.add,
-    "sub": operator.sub,
-    "div": operator.truediv,
-}
+from shoal.engines.compiler.passes.classes_first import few_classes
 
 
-def rate_as_number(graph: fx.Graph, rate: fx.Node, number: fx.Node) -> None:
-    """Replace the 0-d rate tensor by a Python number wherever an operator takes one."""
-    numbers: dict[fx.Node, fx.Node] = {rate: number}
-    for node in list(graph.nodes):
-        name = op_name(node)
-        if name not in _ARITHMETIC or node.kwargs or not is_tensor(node):
-            continue
-        args = [numbers.get(a, a) if isinstance(a, fx.Node) else a for a in node.args]
-        if args == list(node.args):
-            continue
-        with graph.inserting_before(node):
-            if not shape(node) and all(map(is_number, args)):
-                numbers[node] = insert(graph, _ARITHMETIC[name], *args)
-            elif len(args) == 2 and is_number(args[1]) and same_kind(args[0], node):
-                swap(node, insert(graph, node.target, *args))
-            elif name in ("mul", "add") and is_number(args[0]) and same_kind(args[1], node):
-                swap(node, insert(graph, node.target, *reversed(args)))
+def apply(graph: Graph) -> Graph | Refused:
+    found = [n for n in graph.fx.nodes if op_name(n) == "_log_softmax_backward_data"]
+    if not found:
+        return graph
+    if not any(_one_target(graph, node) for node in found):
+        return Refused("the softmax has gradients at more than one class a row")
+    new = graph.copy()
+    for node in [n for n in new.fx.nodes if op_name(n) == "_log_softmax_backward_data"]:
+        if _one_target(new, node):
+            _simplify(new, node)
+    new.fx.eliminate_dead_code()
+    return new
 
 
-def simplify_losses(recording: Recording) -> None:
-    """Backward of a softmax loss with one target a row: ``(softmax - onehot) * -scale``."""
-    graph = recording.graph
-    for node in list(graph.nodes):
-        if op_name(node) != "_log_softmax_backward_data":
-            continue
-        spread, output, dim = node.args[0], node.args[1], node.args[2]
-        if not _one_target(recording, spread, dim, node):
-            continue
-        scale = spread.args[3]
-        with graph.inserting_before(node):
-            lone = op_name(output) == "_log_softmax" and all(
-                user is node or not user.users for user in output.users
+def _simplify(graph: Graph, node: Node) -> None:
+    spread: Any
+    output: Any
+    spread, output, dim = node.args[:3]
+    with graph.fx.inserting_before(node):
+        lone = op_name(output) == "_log_softmax" and all(
+            user is node or not user.users for user in output.users
+        )
+        logits = output.args[0] if lone else None
+        if logits is not None and few_classes(logits, dim):
+            off = _off_target_first(graph, logits, spread.args[2], node)
+        else:
+            soft = (
+                insert(graph.fx, aten._softmax.default, logits, dim, False)
+                if lone
+                else insert(graph.fx, aten.exp.default, output)
             )
-            logits = output.args[0] if lone else None
-            if logits is not None and _few_classes(logits, dim):
-                off = _off_target_first(recording, logits, spread.args[2], node)
-            else:
-                soft = (
-                    insert(graph, aten._softmax.default, logits, dim, False)
-                    if lone
-                    else insert(graph, aten.exp.default, output)
-                )
-                off = _off_target(recording, soft, dim, spread.args[2], node)
-            swap(node, insert(graph, aten.mul.Tensor, off, _negated(recording, scale, graph)))
-    graph.eliminate_dead_code()
+            off = _off_target(graph, soft, dim, spread.args[2], node)
+        swap(node, insert(graph.fx, aten.mul.Tensor, off, _negated(graph, spread.args[3])))
 
 
-def _off_target(
-    recording: Recording, soft: fx.Node, dim: int, index: fx.Node, like: fx.Node
-) -> fx.Node:
+def _off_target(graph: Graph, soft: Node, dim: Any, index: Any, like: Node) -> Node:
     """``softmax - onehot``."""
     minus_one = torch.full(shape(index), -1.0, dtype=dtype(like))
-    stored = store_constant(recording, minus_one)
-    return insert(recording.graph, aten.scatter_add.default, soft, dim, index, stored)
+    stored = graph.store_constant(minus_one)
+    return insert(graph.fx, aten.scatter_add.default, soft, dim, index, stored)
 
 
-def _few_classes(logits: fx.Node, dim: int) -> bool:
-    """Fewer than fill a vector register: over such a last axis torch is many times slower."""
-    axes = len(shape(logits))
-    return axes > 1 and dim % axes == axes - 1 and 2 < shape(logits)[-1] < _REGISTER
-
-
-def classes_first(graph: fx.Graph) -> None:
-    """Logarithms of a softmax over few classes, with the classes as the first axis in memory."""
-    for node in list(graph.nodes):
-        if op_name(node) != "_log_softmax" or not _few_classes(node.args[0], node.args[1]):
-            continue
-        axes = len(shape(node))
-        with graph.inserting_before(node):
-            turned = insert(graph, aten.permute.default, node.args[0], [axes - 1, *range(axes - 1)])
-            soft = insert(graph, aten._log_softmax.default, turned, 0, node.args[2])
-            swap(node, insert(graph, aten.permute.default, soft, [*range(1, axes), 0]))
-
-
-def _off_target_first(
-    recording: Recording, logits: fx.Node, index: fx.Node, like: fx.Node
-) -> fx.Node:
+def _off_target_first(graph: Graph, logits: Any, index: Any, like: Node) -> Node:
     """``softmax - onehot`` with the classes as the first axis in memory."""
-    graph, axes = recording.graph, len(shape(logits))
+    fx, axes = graph.fx, len(shape(logits))
     forth, back = [axes - 1, *range(axes - 1)], [*range(1, axes), 0]
-    turned = insert(graph, aten.permute.default, logits, forth)
-    soft = insert(graph, aten._softmax.default, turned, 0, False)
+    turned = insert(fx, aten.permute.default, logits, forth)
+    soft = insert(fx, aten._softmax.default, turned, 0, False)
     if op_name(index) == "unsqueeze" and index.args[1] in (-1, axes - 1):
-        places = insert(graph, aten.unsqueeze.default, index.args[0], 0)
+        places = insert(fx, aten.unsqueeze.default, index.args[0], 0)
     else:
-        places = insert(graph, aten.permute.default, index, forth)
-    off = _off_target(recording, soft, 0, places, like)
-    return insert(graph, aten.permute.default, off, back)
+        places = insert(fx, aten.permute.default, index, forth)
+    off = _off_target(graph, soft, 0, places, like)
+    return insert(fx, aten.permute.default, off, back)
 
 
-def _one_target(recording: Recording, spread: Any, dim: Any, node: fx.Node) -> bool:
+def _one_target(graph: Graph, node: Node) -> bool:
     """Whether a gradient is zero but for one entry a row."""
+    spread: Any = node.args[0]
+    dim: Any = node.args[2]
     if op_name(spread) not in ("scatter_add", "scatter") or spread.kwargs or spread.args[1] != dim:
         return False
-    blank, index, source = constant(recording, spread.args[0]), spread.args[2], spread.args[3]
+    blank, index, source = graph.constant(spread.args[0]), spread.args[2], spread.args[3]
     if blank is None or bool(blank.any()) or not is_tensor(source):
         return False
     rows = list(shape(node))
@@ -135,90 +103,8 @@ def _one_target(recording: Recording, spread: Any, dim: Any, node: fx.Node) -> b
     return shape(index) == shape(source) == tuple(rows)
 
 
-def _negated(recording: Recording, scale: fx.Node, graph: fx.Graph) -> Any:
-    known = constant(recording, scale)
+def _negated(graph: Graph, scale: Any) -> Any:
+    known = graph.constant(scale)
     if known is not None and bool((known == known.flatten()[0]).all()):
         return -float(known.flatten()[0])
-    return scale.args[0] if op_name(scale) == "neg" else insert(graph, aten.neg.default, scale)
-
-
-def pool_before_relu(graph: fx.Graph) -> None:
-    """``pool(relu(x)) = relu(pool(x))``: the same numbers from a quarter of the memory traffic.
-
-    Backward too: where the pooled maximum is positive both orders pick the same entry, and
-    elsewhere the gradient is zero in both.
-    """
-    for relu in list(graph.nodes):
-        if op_name(relu) != "relu" or op_name(relu.args[0]) != "convolution":
-            continue
-        users = {op_name(user): user for user in relu.users}
-        if len(relu.users) != len(users) or len(relu.args[0].users) != 1:
-            continue
-        pool = users.pop("max_pool2d_with_indices", None)
-        back = users.pop("max_pool2d_with_indices_backward", None)
-        gate = users.pop("threshold_backward", None)
-        if users or not (pool and back and gate):
-            continue
-        if gate.args[0] is back and back.args[1] is relu and len(back.users) == 1:
-            _swap_relu_and_pool(graph, relu, pool, back, gate)
-
-
-def _swap_relu_and_pool(
-    graph: fx.Graph, relu: fx.Node, pool: fx.Node, back: fx.Node, gate: fx.Node
-) -> None:
-    convolved: Any = relu.args[0]
-    pooled = [u for u in pool.users if u.args[1] == 0]
-    if len(pooled) != 1:
-        return
-    before, after = pooled[0], list(pooled[0].users)
-    pool.replace_input_with(relu, convolved)
-    with graph.inserting_after(before):
-        late = insert(graph, aten.relu.default, before)
-    for user in after:
-        user.replace_input_with(before, late)
-    with graph.inserting_before(back):
-        gated = insert(graph, aten.threshold_backward.default, back.args[0], late, 0)
-    back.replace_input_with(back.args[0], gated)  # type: ignore[arg-type]
-    back.replace_input_with(relu, convolved)
-    swap(gate, back)
-    graph.erase_node(relu)
-
-
-def scale_inside_sums(graph: fx.Graph) -> None:
-    """``x + s * y`` in one pass: ``add(alpha=s)``, or ``addcmul`` when both factors are tensors."""
-    for node in list(graph.nodes):
-        if op_name(node) not in ("add", "sub") or len(node.args) != 2:
-            continue
-        sign = -1 if op_name(node) == "sub" else 1
-        pairs = [(node.args[0], node.args[1])]
-        if sign == 1 and not node.kwargs:
-            pairs.append((node.args[1], node.args[0]))
-        for kept, product in pairs:
-            if same_kind(kept, node) and _lone_product(product, node):
-                with graph.inserting_before(node):
-                    factor = times(graph, node.kwargs.get("alpha", 1), sign)
-                    swap(node, _scaled_sum(graph, kept, product, factor))
-                break
-    graph.eliminate_dead_code()
-
-
-def _lone_product(product: Any, node: fx.Node) -> bool:
-    known = op_name(product) == "mul" and len(product.users) == 1 and is_tensor(product.args[0])
-    return known and dtype(product) == dtype(node) and bool(dtype(node).is_floating_point)
-
-
-def _scaled_sum(graph: fx.Graph, kept: Any, product: fx.Node, factor: Any) -> fx.Node:
-    left, right = product.args
-    if is_number(right):
-        return insert(graph, aten.add.Tensor, kept, left, alpha=times(graph, factor, right))
-    return insert(graph, aten.addcmul.default, kept, left, right, value=factor)
-
-
-def times(graph: fx.Graph, a: Any, b: Any) -> Any:
-    """Product of two factors that are numbers now or when the step runs."""
-    if not isinstance(a, fx.Node) and not isinstance(b, fx.Node):
-        return a * b
-    for one, other in ((a, b), (b, a)):
-        if not isinstance(one, fx.Node) and one == 1:
-            return other
-    return insert(graph, operator.mul, a, b)
+    return scale.args[0] if op_name(scale) == "neg" else insert(graph.fx, aten.neg.default, scale)
