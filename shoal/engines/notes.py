@@ -28,6 +28,13 @@ class Notes:
             if self.listen is not None:
                 self.listen(text)
 
+    def remark(self, *texts: str) -> None:
+        """Say something that costs a little speed and nothing else: it is kept with the others,
+        and told to whoever asks for details."""
+        for text in self._new(texts, self._said):
+            if self.listen_to_details is not None:
+                self.listen_to_details(text)
+
     def detail(self, *texts: str) -> None:
         """Say what was chosen."""
         for text in self._new(texts, self._details):

@@ -202,7 +202,7 @@ class _Work:
         except Untraceable as error:
             self.sums.put(number, None)
             return self._one_by_one(chunk, str(error))
-        self._notes.add(*self._compiled.notes)
+        self._notes.remark(*self._compiled.notes)
         with torch.inference_mode():
             return self._summed(number, results)
 
