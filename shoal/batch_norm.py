@@ -94,7 +94,7 @@ def purify(module: nn.Module) -> bool:
 def over(module: nn.Module, weight: Tensor | None, train: bool) -> Iterator[None]:
     """Layers that keep statistics take them of the rows with a weight, and move them in training.
 
-    All other layers, dropout too, stay as they are.
+    All other layers stay as they are.
     """
     _set(module, train, None if weight is None else (weight > 0).to(weight.dtype))
     try:

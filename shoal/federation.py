@@ -17,7 +17,7 @@ from shoal.rows_mixed import mixes_rows
 from shoal.store import ClientStore
 from shoal.task import Task
 from shoal.tree import Tree
-from shoal.types import Model
+from shoal.types import LastBatch, Model
 from shoal.view import ServerView, Verbs
 from shoal.worlds.base import Drifting, Moment, World
 
@@ -39,9 +39,15 @@ class Settings:
     batch: int | None = None
     steps: int | tuple[int, ...] | None = None
     shuffle: bool = True
+    last_batch: LastBatch = "keep"
+    lone_layer: str | None = None  # cannot train on a batch of one row
     guard: Guard = field(default_factory=Guard)
     start: Model | None = None
     elsewhere: bool = False  # clients' data and memories are on their own machines
+
+    def cap(self, client: int) -> int | None:
+        """At most so many local steps of a client in a round."""
+        return self.steps[client % len(self.steps)] if isinstance(self.steps, tuple) else self.steps
 
     @property
     def method(self) -> Method:

@@ -6,9 +6,21 @@ from collections.abc import Sequence
 
 from shoal.engines.api import Member, Order
 from shoal.federation import Federation, Settings, part_view
+from shoal.lone_rows import check_client
 from shoal.tree import Tree
 from shoal.types import ClientData, Job, Model
 from shoal.worlds.base import Drifting, Moment, World, gathered
+
+LONG = 4096  # rows of a batch that may be padding
+
+
+def bounded(batch: int, largest: int) -> int:
+    """Rows of a batch: no more than the largest client's, unless padding is short.
+
+    >>> bounded(32, 20), bounded(10**8, 20), bounded(5000, 6000)
+    (32, 20, 5000)
+    """
+    return batch if batch <= max(LONG, largest) else largest
 
 
 def make_order(
@@ -30,6 +42,12 @@ def make_order(
         payloads.append(payload)
     model = Model(theta, federation.models[k].stats)
     members = tuple([make_member(federation, settings, moment, job) for job in jobs])
+    batch = settings.batch
+    if batch is not None and batch > LONG:
+        rows = max([len(member.train) for member in members], default=0)
+        batch = bounded(batch, max(settings.world.pad, rows) or batch)  # no rows: data elsewhere
+    for member in members if settings.lone_layer else ():
+        check_client(settings, member.client, moment.round, len(member.train))
     return Order(
         settings.program,
         model,
@@ -41,11 +59,12 @@ def make_order(
         moment.key,
         moment.session,
         moment.stage,
-        settings.batch,
+        batch,
         settings.pad,
         settings.shuffle,
         settings.uniform,
         summed,
+        settings.last_batch,
     )
 
 
@@ -55,7 +74,7 @@ def make_member(federation: Federation, settings: Settings, moment: Moment, job:
     if settings.elsewhere:  # the store holds tickets; what they stand for is the client's
         tickets = federation.store.get(client, job.model)
         return Member(
-            client, world.train(client, moment.round), None, tickets, _cap(settings, client)
+            client, world.train(client, moment.round), None, tickets, settings.cap(client)
         )
     memories = federation.store.get(client, job.model)
     if federation.endings:
@@ -68,13 +87,7 @@ def make_member(federation: Federation, settings: Settings, moment: Moment, job:
     validation = None
     if settings.program.needs_validation:
         validation = world.validation(client, moment.round)
-    return Member(client, train, validation, memories, _cap(settings, client))
-
-
-def _cap(settings: Settings, client: int) -> int | None:
-    """At most so many local steps of a client in a round."""
-    steps = settings.steps
-    return steps[client % len(steps)] if isinstance(steps, tuple) else steps
+    return Member(client, train, validation, memories, settings.cap(client))
 
 
 def _training_data(world: World, moment: Moment, job: Job) -> ClientData:

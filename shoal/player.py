@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -14,12 +16,13 @@ from shoal.config.build import Plan
 from shoal.engines.api import Engine
 from shoal.engines.choose import make_engine
 from shoal.engines.client_round import Program
+from shoal.engines.loop import Loop
 from shoal.engines.notes import notes_of
 from shoal.errors import UserError
-from shoal.federation import Federation
+from shoal.federation import Federation, Settings
 from shoal.guard import NOT_FINITE
+from shoal.hidden_state import Attributes
 from shoal.local_scores import as_trained, local_scores
-from shoal.metrics.named import metric
 from shoal.round import ClientReport, RoundReport, play_round
 from shoal.scores import scored, train_accuracy
 from shoal.wire import once_bytes
@@ -55,14 +58,16 @@ class Player:
         )
         self.notes = notes_of(self.engine)
         self.notes.add(*_notes_of_the_plan(plan))
+        self._attributes = Attributes(plan.settings.method.parts)
         if federation is None:
             first = plan.world.at(0)
             rate = plan.settings.rates(first)[0]
             federation = Federation.fresh(plan.settings, plan.initial, first, rate)
+            if self._attributes.foreign:
+                _rehearse(federation.snapshot(), plan.settings)
+            self._attributes.check()
         self.federation = federation
         self._trained: Program | None = None
-        for name in plan.config.evaluate.metrics:
-            metric(name)  # a name that is not known is an error before the first round
 
     @property
     def rounds(self) -> int:
@@ -91,6 +96,7 @@ class Player:
         before = world.at(round - 1) if round else None
         local = self._local(moment)
         report = play_round(self.federation, self.settings, moment, self.engine, before)
+        self._attributes.check()
         if report.abandoned:
             infinite = [r.reason == NOT_FINITE for r in report.rejected]
             apart = bool(infinite) and all(infinite)
@@ -202,6 +208,15 @@ class Player:
         self.engine.close()
 
 
+def _rehearse(federation: Federation, settings: Settings) -> None:
+    """One step of the first round, so that a user's part shows what it does to itself.
+
+    Whatever else goes wrong in it goes wrong in the round itself, where it can be seen.
+    """
+    with suppress(Exception):
+        play_round(federation, replace(settings, steps=1), settings.world.at(0), Loop())
+
+
 def reported(figures: dict[str, Tensor], record: Record) -> Iterator[tuple[str, Any]]:
     """Scalars and short vectors that parts report; a name that is taken gets a prefix."""
     for name, value in figures.items():
@@ -214,12 +229,13 @@ def reported(figures: dict[str, Tensor], record: Record) -> Iterator[tuple[str, 
 
 def _notes_of_the_plan(plan: Plan) -> list[str]:
     """What the config does not get as it says, or what a default means here."""
-    settings = plan.settings
-    if settings.pad == settings.world.pad:
-        return []
-    return [
-        "outputs of one row depend on the other rows of its batch, so short batches are not padded"
-    ]
+    settings, found = plan.settings, list(plan.notes)
+    if settings.pad != settings.world.pad:
+        found.append(
+            "outputs of one row depend on the other rows of its batch, so short batches are not "
+            "padded"
+        )
+    return found
 
 
 def _sentence(round: int, report: RoundReport) -> str:

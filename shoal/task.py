@@ -14,6 +14,7 @@ from torch.func import functional_call
 
 from shoal.batch_norm import over, purify
 from shoal.errors import UserError
+from shoal.fitting import check_layers
 from shoal.layout import Layout
 from shoal.seeded import seeded
 from shoal.types import Batch, Model, Outputs
@@ -63,18 +64,22 @@ class ModuleTask:
     """Any ``torch.nn.Module`` with a loss a row.
 
     A module that returns a pair is read as ``(logits, features)``; otherwise the features are the
-    logits. Dropout is not drawn inside the module (it would differ between engines). Running
-    statistics of batch normalisation and every other floating buffer are part of the model;
-    counters of batches are not kept. Buffers of whole numbers are constants: a module that moves
-    one in training is refused.
+    logits. Layers that draw random numbers (dropout) and parameters that are not trained are
+    refused. Running statistics of batch normalisation and every other floating buffer are part of
+    the model; counters of batches are not kept. Buffers of whole numbers are constants: a module
+    that moves one in training is refused.
     """
 
     build: Callable[[], nn.Module]
     rows: RowLoss = cross_entropy_rows
     classes: int | None = None
     dtype: torch.dtype = torch.float32
+    lone_layer: str | None = None  # a normalisation that a batch of one row leaves without variance
+    shape: tuple[int, ...] | None = None  # of one sample of the data, where that is known
     module: nn.Module = field(init=False, repr=False, compare=False)
     plain: dict[str, Tensor] = field(init=False, repr=False, compare=False)
+    # second names of tied tensors, and their first
+    copies: dict[str, str] = field(init=False, repr=False, compare=False)
     unsaved: dict[str, Tensor] = field(init=False, repr=False, compare=False)  # not in ``plain``
     counters: tuple[str, ...] = field(init=False)  # buffers of whole numbers
     layout: Layout = field(init=False)
@@ -86,10 +91,13 @@ class ModuleTask:
     def __post_init__(self) -> None:
         # A copy: what is built may be somebody's own module, and this one is changed below.
         with seeded(0):  # its weights are never used
-            module = deepcopy(self.build()).to(self.dtype).eval()
+            module = deepcopy(self.build())
+        check_layers(module)
+        module = module.to(self.dtype).eval()
         store: Callable[[str, Any], None] = lambda k, v: object.__setattr__(self, k, v)  # noqa: E731
         # What the plain module has, in its order; the module below loses its counters.
         store("plain", dict(module.state_dict()))
+        store("copies", _copies(module, self.plain))
         _uncounted(module)
         store("normalises", purify(module))
         store("module", module)
@@ -181,6 +189,7 @@ class ModuleTask:
     def export(self, model: Model) -> dict[str, Tensor]:
         """Tensors by name that load into the plain module with ``load_state_dict``."""
         named = {**self.layout.unflatten(model.theta), **self.stats_layout.unflatten(model.stats)}
+        named |= {name: named[first] for name, first in self.copies.items() if first in named}
         return {
             name: named[name].detach().clone(memory_format=torch.contiguous_format)
             if name in named
@@ -192,6 +201,15 @@ class ModuleTask:
 def _pair(result: Any) -> tuple[Tensor, Tensor]:
     """Logits and features of what a module returned."""
     return result if isinstance(result, tuple) else (result, result)
+
+
+def _copies(module: nn.Module, saved: Mapping[str, Tensor]) -> dict[str, str]:
+    """Names of tensors that the module has under another name before: tied weights."""
+    parameters = module.named_parameters(remove_duplicate=False)
+    first: dict[int, str] = {}
+    every = [*parameters, *module.named_buffers(remove_duplicate=False)]
+    named = {name: first.setdefault(id(tensor), name) for name, tensor in every}
+    return {name: named[name] for name in saved if named.get(name, name) != name}
 
 
 def _uncounted(module: nn.Module) -> None:

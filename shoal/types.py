@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from torch import Tensor
 
 from shoal.states import state
+
+# What becomes of rows that do not fill a batch: one of their own, none, or the one before gets them
+LastBatch = Literal["keep", "drop", "merge"]
 
 Kind = str  # one of KINDS
 KINDS = ("members", "concept", "domain", "classes", "noticed")

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from shoal import tree
 from shoal.engines.api import Order, Results
-from shoal.engines.batches import steps_an_epoch
+from shoal.engines.batches import rows_an_epoch, steps_an_epoch
 from shoal.federation import Federation, Settings, filling, part_view
 from shoal.tree import Tree
 from shoal.types import Model
@@ -74,7 +74,7 @@ class Spent:
                 rows = len(member.train) or int(member.train.count)  # only counted: data elsewhere
                 self.epochs += epochs
                 self.steps += epochs * (steps_an_epoch(order, rows) if rows else 0)
-                self.samples += epochs * rows
+                self.samples += epochs * (rows_an_epoch(order, rows) if rows else 0)
 
     def holds(self, client: int, theta: Tensor) -> bool:
         """Whether a question took this very vector to the client already."""

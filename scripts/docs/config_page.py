@@ -12,10 +12,10 @@ from shoal.rundir import dump_json
 
 LEAD = """# The config file
 
-A run is a YAML file. Every key has a default, so `{}` is a config; a key that does not exist is an
-error with its line and the nearest right name. `shoal run FILE -o DIR --set local.rate=0.1` changes
-single keys, and `DIR/config.yaml` holds every setting of every part, resolved (`format: 2`). This
-page is made from the code that checks configs.
+A run is a YAML file. Every key has a default, but a world has to say its members and its rounds; a
+key that does not exist is an error with its line and the nearest right name.
+`shoal run FILE -o DIR --set local.rate=0.1` changes single keys, and `DIR/config.yaml` holds every
+setting of every part, resolved (`format: 2`). This page is made from the code that checks configs.
 
 ```yaml title="example.yaml"
 seed: 7

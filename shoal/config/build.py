@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from shoal.config.method import build as build_method
 from shoal.config.method import complete
 from shoal.config.subject import (
     Subject,
+    check_classes,
     complete_data,
     complete_model,
     dataset_of,
@@ -25,12 +26,16 @@ from shoal.engines.client_round import Program
 from shoal.errors import UserError, concerning
 from shoal.federation import Rates, Settings
 from shoal.guard import Guard
+from shoal.lone_rows import check_rounds
 from shoal.method import Method
+from shoal.metrics.named import OF_CLASSES, metric
+from shoal.orders import LONG, bounded
 from shoal.part import Part
 from shoal.parts.local_adam import Adam
 from shoal.parts.local_sgd import Sgd
+from shoal.task import Task
 from shoal.types import Model
-from shoal.worlds.base import Moment, World
+from shoal.worlds.base import Moment, World, largest_client
 from shoal.worlds.own_tests import knows_own_rows
 from shoal.worlds.saved import file_of
 from shoal.worlds.timeline import Stage
@@ -43,6 +48,7 @@ class Plan:
     config: Config
     settings: Settings
     initial: Model
+    notes: tuple[str, ...] = ()  # what is done in another way than it reads, and may be
 
     @property
     def world(self) -> World:
@@ -94,19 +100,48 @@ def build(
     task = subject.task
     for part in chosen.fillers("transform_task"):
         task = part.transform_task(task)
+    if config.model.init != "random" and task is not subject.task:
+        error = UserError(
+            f"model.init: method {chosen.name!r} trains a network of its own making, and the "
+            f"tensors in {config.model.init} are of model {config.model.name!r}; leave out init"
+        )
+        error.key = "model"
+        raise error
     initial = subject.initial if task is subject.task else task.initial(config.seed)
     initial = Model(initial.theta.to(device), initial.stats.to(device))
     with concerning("evaluate"):
+        for name in config.evaluate.metrics:
+            metric(name)  # a name that is not known
+            if config.problem is not None and name in OF_CLASSES:
+                raise UserError(f"evaluate.metrics: {name} is for classes, which a problem has not")
         _check_own(config, subject.world)
     with concerning("participation"):
         _check_participation(config, subject.world.at(0))
     program = Program(chosen, task, optimizer)
-    settings = replace(settings_of(config, program, subject.world), start=initial)
-    return Plan(config, settings, initial)
+    settings = replace(settings_of(config, program, subject.world, task), start=initial)
+    with concerning("local"):
+        check_rounds(settings)
+    return Plan(config, settings, initial, tuple(_notes(config, settings, subject.task)))
 
 
-def settings_of(config: Config, program: Program, world: World) -> Settings:
+def _notes(config: Config, settings: Settings, asked: Task) -> Iterator[str]:
+    """What a user should be told that is no fault."""
+    if settings.batch is not None and settings.batch > LONG:
+        largest = largest_client(settings.world)
+        if largest and bounded(settings.batch, largest) != settings.batch:
+            yield (
+                f"local.batch: {settings.batch} is more than the {largest} rows of the largest "
+                f"client; a batch is all rows of a client"
+            )
+    own = settings.task
+    if getattr(own, "inner", own) is not asked:
+        name = settings.method.name
+        yield f"{name} trains a network of its own, so model: {config.model.name} is not used"
+
+
+def settings_of(config: Config, program: Program, world: World, task: Task) -> Settings:
     guard, local = config.guard, config.local
+    lone_layer: str | None = getattr(task, "lone_layer", None)
     return Settings(
         program,
         world,
@@ -118,6 +153,8 @@ def settings_of(config: Config, program: Program, world: World) -> Settings:
         batch=local.batch,
         steps=local.steps,
         shuffle=local.shuffle,
+        last_batch=local.last_batch,
+        lone_layer=lone_layer,
         guard=Guard(guard.enabled, guard.quorum, guard.retries, guard.norm),
     )
 
@@ -175,6 +212,7 @@ def _subject(
     with concerning("data"):
         data = data if data is not None else dataset_of(config, config.device)
         config = _with(config, data=complete_data(config))
+        check_classes(data, config.evaluate.metrics)
     with concerning("model"):
         task = task_of(config, data)
         initial = initial_of(config.model, task, config.seed)

@@ -19,6 +19,7 @@ from shoal.config.old_names import renamed
 from shoal.config.problem import Problem
 from shoal.config.schedule import Schedule
 from shoal.domains import Above0, Above0To1, AtLeast0, Below1, Count, Whole, Within0And1
+from shoal.types import LastBatch
 
 # Times the initial loss (or 1, if that is less). Losses after a drift rose by factors up to 40, and
 # by 8,000 in runs that still learnt; those that diverge pass any factor within some rounds.
@@ -57,6 +58,11 @@ class Local(Strict):
     )
     batch: Count | None = Field(
         default=32, description="a whole number above 0, or null for all rows"
+    )
+    last_batch: LastBatch = Field(
+        default="keep",
+        description="keep, drop or merge (rows that do not fill a batch are one of their own, are "
+        "left out for the epoch, or join the batch before)",
     )
     rate: Above0 = Field(default=0.05, description="a number above 0")
     optimizer: Literal["sgd", "adam", "adamw"] = Field(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from copy import deepcopy
 from typing import Any
 
 import yaml
@@ -53,7 +54,8 @@ def with_nodes(text: str, loader: Any = Loader) -> tuple[Any, Any]:
     try:
         node = reading.get_single_node()
         check_unfolds(node, _inner)
-        return (None if node is None else reading.construct_document(node)), node
+        # a copy: what is merged in (<<) is written into the nodes that values are made of
+        return (None if node is None else reading.construct_document(deepcopy(node))), node
     except (ValueError, TypeError, UserError) as error:  # a date that only looks like one, say
         raise yaml.YAMLError(str(error)) from None
     finally:

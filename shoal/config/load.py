@@ -42,7 +42,13 @@ def _loaded(
             return f"--set {change}: "
         return f"{path.name}, line {line}: " if line else f"{path.name}: "
 
-    return from_mapping(completed(applied(values, overrides)), place)
+    changed = applied(values, overrides)
+    if not changed:
+        raise UserError(
+            f"{path.name} is empty; say at least what world it is, as in "
+            f"world: {{name: still, members: 10, rounds: 20, partition: iid}}"
+        )
+    return from_mapping(completed(changed), place)
 
 
 def _changed_by(key: KeyPath, overrides: Sequence[str], in_file: bool) -> str | None:

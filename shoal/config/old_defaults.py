@@ -39,6 +39,10 @@ KEYS: Final[Mapping[str, Any]] = {
     "guard.diverged": None,
 }
 
+# Keys that came later and whose default is what was done before: agreements that leave them at it
+# keep their digest.
+ADDED: Final[Mapping[str, Any]] = {"local.last_batch": "keep"}
+
 
 def filled(values: Mapping[str, Any]) -> dict[str, Any]:
     """A config of format 1 with 0.1's defaults written out; keys that are there stay.
@@ -53,6 +57,16 @@ def filled(values: Mapping[str, Any]) -> dict[str, Any]:
             _put(out, path, value)
     if "method" in out:
         out["method"] = _each_method(out["method"], _with_old)
+    return out
+
+
+def without_added(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A complete config without the keys that came later, where they change nothing."""
+    out: dict[str, Any] = copy.deepcopy(dict(values))
+    for key, default in ADDED.items():
+        path = key.split(".")
+        if _has(out, path) and _at(out, path) == default:
+            _drop(out, path)
     return out
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +18,9 @@ from shoal.data.sources import Dataset, names
 from shoal.data.sources import load as load_data
 from shoal.data.sources.registry import function
 from shoal.errors import UserError
+from shoal.fitting import check_layers, lone_layer
+from shoal.metrics.named import OF_NUMBERS
+from shoal.seeded import seeded
 from shoal.task import ModuleTask, QuadraticTask, Task, cross_entropy_rows, weighted_rows
 from shoal.types import Model, Pool
 from shoal.worlds.base import World
@@ -107,16 +112,42 @@ def complete_model(choice: ModelChoice, data: Dataset) -> dict[str, Any]:
     return {"name": choice.name, "init": choice.init, **known, **choice.options}
 
 
+def check_classes(data: Dataset, metrics: Sequence[str]) -> None:
+    """Refuse answers that no classifier can learn, and metrics that are not for classes."""
+    name = repr(data.name)
+    if data.classes is None:
+        raise UserError(
+            f"data: the answers of {name} are numbers, and every model here is a classifier; "
+            f"leave out regression, and give y a column of classes"
+        )
+    if data.classes < 2:
+        raise UserError(
+            f"data: {name} has a single class, so there is nothing to tell apart; a classifier "
+            f"needs at least two"
+        )
+    for metric in metrics:
+        if metric in OF_NUMBERS:
+            error = UserError(
+                f"evaluate.metrics: {metric} is for answers that are numbers, and {name} has "
+                f"classes; write auc, f1 or a function of your own (module:function)"
+            )
+            error.key = "evaluate"
+            raise error
+
+
 def task_of(config: Config, data: Dataset) -> ModuleTask:
     choice = config.model
-    if data.classes is None:
-        raise UserError(f"data: {data.name!r} has no classes, and every model here needs them")
+    assert data.classes is not None, "check_classes has been asked"
     every = complete_model(choice, data)
     options = {key: value for key, value in every.items() if key not in ("name", "init")}
     make = models.Blueprint.of(choice.name, data.shape, data.classes, options)
     weights = _class_weights(config, data)
     rows = cross_entropy_rows if weights is None else weighted_rows(weights)
-    return ModuleTask(make, rows, classes=data.classes)
+    with seeded(0):
+        network = deepcopy(make())  # one of its own: it is looked at in training mode
+    check_layers(network)
+    lone = lone_layer(network, data.train.x, data.classes)
+    return ModuleTask(make, rows, classes=data.classes, lone_layer=lone, shape=data.shape)
 
 
 def _class_weights(config: Config, data: Dataset) -> torch.Tensor | None:

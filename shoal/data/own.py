@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import date
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,12 @@ def features(
 
 
 def _real(values: NDArray[Any], name: str, path: Path) -> NDArray[np.float32]:
+    dates = [v for v in values[:1].tolist() if isinstance(v, date)]
+    if values.dtype.kind in "Mm" or (values.dtype == object and dates):
+        raise UserError(
+            f"column {name!r} of {path} holds dates, not numbers; leave it out of x, or make "
+            f"numbers of it first (such as the day of the year)."
+        )
     try:
         real = values.astype(np.float32)
     except (TypeError, ValueError) as error:

@@ -13,7 +13,7 @@ from shoal.engines.client_round import Given, Program
 from shoal.engines.sparse_rows import Scattered
 from shoal.engines.sums import Sums
 from shoal.tree import Tree
-from shoal.types import ClientData, Model
+from shoal.types import ClientData, LastBatch, Model
 from shoal.view import Clock
 
 
@@ -47,6 +47,7 @@ class Order:
     shuffle: bool = True
     uniform: bool | None = None  # how uploads will be weighed; None: an engine need not add up
     summed: bool = False  # nobody looks at a single delta, as long as all of them are finite
+    last_batch: LastBatch = "keep"  # what becomes of rows that do not fill a batch
 
     @property
     def epochs(self) -> int:

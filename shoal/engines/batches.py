@@ -23,7 +23,44 @@ def batch_rows(order: Order, rows: int) -> int:
 
 
 def steps_an_epoch(order: Order, rows: int) -> int:
-    return -(-rows // batch_rows(order, rows))
+    """Of a client with so many rows; its only batch is never dropped."""
+    size = batch_rows(order, rows)
+    return -(-rows // size) if order.last_batch == "keep" else max(1, rows // size)
+
+
+def rows_taken(order: Order, rows: int, steps: int) -> int:
+    """How many of its rows a client takes in the first so many steps of an epoch."""
+    if order.last_batch == "merge" and steps >= steps_an_epoch(order, rows):
+        return rows
+    return min(rows, steps * batch_rows(order, rows))
+
+
+def rows_an_epoch(order: Order, rows: int) -> int:
+    """How many of its rows a client takes in an epoch: all, but for those of a dropped batch."""
+    return rows_taken(order, rows, steps_an_epoch(order, rows))
+
+
+def step_rows(order: Order, rows: int, step: int) -> int:
+    """How many rows a client takes in one step of an epoch."""
+    return rows_taken(order, rows, step + 1) - rows_taken(order, rows, step)
+
+
+def runs_of_steps(order: Order, rows: int) -> list[tuple[int, int]]:
+    """The steps of an epoch without padding: how many, of so many rows each."""
+    size, steps = batch_rows(order, rows), steps_an_epoch(order, rows)
+    last = step_rows(order, rows, steps - 1)
+    if last == size:
+        return [(steps, size)]
+    return [(steps - 1, size), (1, last)] if steps > 1 else [(1, last)]
+
+
+def padded_rows(order: Order, rows: int, step: int) -> int:
+    """The length of that batch with padding: that of a full batch, or of the longest that merging
+    can make, so that there are few of them."""
+    size = batch_rows(order, rows)
+    if step_rows(order, rows, step) <= size:
+        return size
+    return min(2 * size - 1, max(order.pad, rows))
 
 
 def epoch_order(
@@ -61,10 +98,10 @@ def epoch_batches(order: Order, client: int, data: ClientData, epoch: int) -> It
     """The client's batches of one epoch; a ragged last one is padded to the run-wide length."""
     rows = len(data)
     positions = epoch_order(order, [client], [rows], epoch)[0, :rows]
-    size = batch_rows(order, rows)
-    for begin in range(0, rows, size):
-        chosen = positions[begin : begin + size]
-        yield padded_batch(data, chosen, size if order.pad else chosen.shape[0])
+    for step in range(steps_an_epoch(order, rows)):
+        begin, end = (rows_taken(order, rows, s) for s in (step, step + 1))
+        length = padded_rows(order, rows, step) if order.pad else end - begin
+        yield padded_batch(data, positions[begin:end], length)
 
 
 def whole(data: ClientData) -> Batch:

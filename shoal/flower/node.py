@@ -17,6 +17,7 @@ from shoal.engines import api as base
 from shoal.engines.client_round import Program
 from shoal.engines.loop import question_view, train_one
 from shoal.errors import UserError, shown
+from shoal.federation import Settings
 from shoal.flower import frames, wire
 from shoal.flower.agreement import Agreement
 from shoal.flower.bounds import Bounds
@@ -39,7 +40,9 @@ from shoal.flower.masker import Masker
 from shoal.flower.memory import Kept, MemoryDisk
 from shoal.flower.own_data import NodeData
 from shoal.flower.wire import WireError, vocabulary
+from shoal.lone_rows import check_client
 from shoal.metrics.evaluate import evaluate
+from shoal.orders import bounded
 from shoal.rundir import write_bytes
 from shoal.tree import Tree
 from shoal.types import ClientData, Model
@@ -63,6 +66,7 @@ class Node:
     home: Path
     twist: Callable[[Done], Done] | None = None  # what a test does to uploads
     program: Program = field(init=False)
+    settings: Settings = field(init=False)
     disk: MemoryDisk = field(init=False)
     initial: Tensor | None = field(init=False, default=None)
 
@@ -75,7 +79,7 @@ class Node:
         if not 0 < len(self.name) <= NAME or not self.name.isprintable():
             raise UserError(f"--name {self.name!r} must have 1 to {NAME} characters that can be "
                             "printed")  # fmt: skip
-        self.program = plan.settings.program
+        self.program, self.settings = plan.settings.program, plan.settings
         self.words = vocabulary(self.program.method)
         self.disk = MemoryDisk(self.home / "memory", self.words)
         size = sum(t.numel() * t.element_size() for t in plan.initial)
@@ -155,6 +159,10 @@ class Node:
             raise CannotError("an order without rates, or for another method")
         memories = self._memories(frame, model)
         train = self._training(memories)
+        try:
+            check_client(self.settings, frame.member, frame.round, len(train))
+        except UserError as error:
+            raise CannotError(str(error)) from None
         held = self.data.validation if self.program.needs_validation else None
         member = base.Member(frame.member, train, held, memories, frame.cap or None)
         return base.Order(
@@ -168,9 +176,10 @@ class Node:
             frame.round,
             frame.session,
             frame.stage,
-            frame.batch or None,
+            bounded(frame.batch, max(frame.pad, len(train))) or None,
             frame.pad,
             frame.shuffle,
+            last_batch=self.settings.last_batch,
         ), max(frame.serials, default=0)
 
     def _memories(self, frame: Order, model: Model) -> tuple[Tree, ...] | None:

@@ -62,6 +62,8 @@ def _flat(values: Tensor) -> Tensor:
     return values.double().reshape(-1)
 
 
+OF_CLASSES = ("auc", "f1")
+OF_NUMBERS = ("mae", "rmse", "r2")  # for answers that are numbers, not classes
 METRICS: dict[str, Metric] = {"auc": auc, "f1": f1, "mae": mae, "rmse": rmse, "r2": r2}
 
 

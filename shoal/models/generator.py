@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache, partial
 from math import prod
 
@@ -14,6 +15,7 @@ from shoal.models.registry import Shape
 from shoal.task import ModuleTask, Task
 from shoal.types import Batch
 
+NEEDED = "a generator needs a classifier of images or of flat samples"
 LEAST_IMAGE = 16  # images with a shorter side are made by fully connected layers
 
 
@@ -49,17 +51,20 @@ class Generator(nn.Module):
 
 
 def sample_shape(task: Task) -> Shape:
-    """The shape of one sample, read off the network (flat where it takes flat samples)."""
-    shape = getattr(getattr(task, "module", None), "shape", None)
-    if shape is not None:
-        return tuple(shape)
-    first = task.layout.shapes[0]
-    if task.classes is None or len(first) != 2 or _takes_tokens(task):
-        raise UserError(
-            "a generator needs a classifier of images or of flat samples; this model's first "
-            f"tensor {task.layout.names[0]!r} has shape {first}"
-        )
-    return (first[1],)
+    """The shape of one sample, read off the network (flat where it takes flat samples), else the
+    one that the data have."""
+    first, data = task.layout.shapes[0], getattr(task, "shape", None)
+    if task.classes is None or _takes_tokens(task):
+        raise UserError(NEEDED + ", not of texts" * _takes_tokens(task))
+    own = getattr(getattr(task, "module", None), "shape", None)
+    if isinstance(own, Sequence) and (data is None or prod(own) == prod(data)):
+        return tuple(own)
+    if len(first) == 2 and (data is None or first[1] == prod(data)):
+        return (first[1],)
+    if data is None:
+        name = task.layout.names[0]
+        raise UserError(f"{NEEDED}; the network's first tensor {name!r} has shape {first}")
+    return tuple(data)
 
 
 def feature_width(task: Task) -> int:
@@ -67,17 +72,29 @@ def feature_width(task: Task) -> int:
     theta = torch.zeros(task.layout.size, dtype=task.dtype)
     stats = torch.zeros(task.stats_layout.size, dtype=task.dtype)
     if _takes_tokens(task):
-        length = getattr(getattr(task, "module", None), "length", 1)  # most take any
+        shape = getattr(task, "shape", None) or (1,)  # most take any length
+        length = getattr(getattr(task, "module", None), "length", shape[0])
         x = torch.ones(1, length, dtype=torch.int64)
     else:
         x = torch.zeros(1, *sample_shape(task), dtype=task.dtype)
     batch = Batch(x, torch.zeros(1, dtype=torch.int64))
-    return int(task.forward(theta, batch, stats, False).features.shape[-1])
+    features = task.forward(theta, batch, stats, False).features
+    if features.dim() != 2:
+        raise UserError(
+            f"this method compares features, one row of numbers per sample, and the network "
+            f"returns features of shape {tuple(features.shape[1:])} per sample; return "
+            f"(logits, features.flatten(1))"
+        )
+    return features.shape[-1]
 
 
 def _takes_tokens(task: Task) -> bool:
     """Whether samples are numbers of rows of a table."""
-    return getattr(task, "looked_up", None) is not None
+    module = getattr(task, "module", None)
+    tables = isinstance(module, nn.Module) and any(
+        isinstance(layer, nn.Embedding | nn.EmbeddingBag) for layer in module.modules()
+    )
+    return tables or getattr(task, "looked_up", None) is not None
 
 
 @lru_cache(maxsize=16)

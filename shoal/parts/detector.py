@@ -44,6 +44,10 @@ class DetectorTask:
         return self.inner.classes
 
     @property
+    def lone_layer(self) -> str | None:
+        return getattr(self.inner, "lone_layer", None)
+
+    @property
     def stackable(self) -> bool:
         return self.inner.stackable
 

@@ -44,7 +44,8 @@ def workload(config: Config) -> Workload:
     own = _own_rows(config, train_rows / members) * (1.0 - split_off) * (1.0 - held_out)
     batch = float(min(local.batch or own, own))
     epochs = local.epochs * (STOPPED_AT if STOPPERS & set(names_in(config.method)) else 1.0)
-    steps = epochs * math.ceil(own / batch)
+    whole = math.floor(own / batch) if local.last_batch != "keep" else math.ceil(own / batch)
+    steps = epochs * max(1, whole)
     if isinstance(local.steps, int):
         steps = min(steps, float(local.steps))
     passes = min(epochs * own, steps * batch)

@@ -81,6 +81,12 @@ class Drifting(Protocol):
         ...
 
 
+def largest_client(world: World) -> int:
+    """Rows of the largest client; 0 where data are elsewhere."""
+    first = world.at(0).members
+    return world.pad or (len(world.train(int(first[0]), 0)) if len(first) else 0)
+
+
 def gathered(world: World, client: int, rounds: Sequence[int]) -> ClientData:
     """All that the client held at these rounds; a block that stands for several of them once.
 

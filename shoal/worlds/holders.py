@@ -21,6 +21,7 @@ from shoal.worlds.population import (
     deal,
     dealt,
     natural,
+    no_clients,
     read_partition,
 )
 from shoal.worlds.spec import Reader
@@ -116,6 +117,8 @@ def read_holders(reader: Reader, dataset: Dataset, seed: int) -> Holders:
     """What the spec says of members, ``partition``, ``lazy`` and ``samples``."""
     name, options = read_partition(reader.raw("partition"))
     own = len(np.unique(dataset.group.cpu().numpy())) if dataset.group is not None else 0
+    if name == "natural" and not own and not reader.given("members"):
+        raise no_clients(dataset)
     members = reader.whole("members", own if name == "natural" and own else None)
     if not reader.flag("lazy"):
         if reader.given("samples"):

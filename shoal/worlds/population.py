@@ -129,13 +129,25 @@ def deal(
     return parts
 
 
+def no_clients(dataset: Dataset) -> UserError:
+    """Why there is no natural partition; a user's own data may say more."""
+    if dataset.name == "files":
+        error = UserError(
+            "data.client is not given, and partition 'natural' needs the column that says whose "
+            "row it is; write data: {client: column}, or take another partition."
+        )
+        error.key = "data"
+        return error
+    return UserError(
+        f"partition 'natural' needs rows that belong to somebody, and data set "
+        f"{dataset.name!r} does not say; use {', '.join(partitions.__all__)}."
+    )
+
+
 def natural(dataset: Dataset, members: int, among: Rows) -> list[Rows]:
     """Member m holds the rows of ``among`` whose group is the m-th smallest group number."""
     if dataset.group is None:
-        raise UserError(
-            f"partition 'natural' needs rows that belong to somebody, and data set "
-            f"{dataset.name!r} does not say; use {', '.join(partitions.__all__)}."
-        )
+        raise no_clients(dataset)
     group = dataset.group.cpu().numpy()
     ids = np.unique(group)
     if members > len(ids):

@@ -46,7 +46,9 @@ class Reader:
                 raise UserError(f"{what} has no key {key!r}; {suggestion(key, known)}.")
 
     def bad(self, key: str, right: str) -> NoReturn:
-        raise UserError(f"{key} of {self.what} is {self.values.get(key)!r}; it must be {right}.")
+        value = self.values.get(key)
+        now = "not given" if value is None else repr(value)
+        raise UserError(f"{key} of {self.what} is {now}; it must be {right}.")
 
     def given(self, *keys: str) -> bool:
         return any(self.values.get(key) is not None for key in keys)

@@ -76,9 +76,23 @@ def embedded(what: Agreement) -> tuple[list[tuple[int, ...]], Tensor]:
     return cohorts, federation.models[0].theta
 
 
+@pytest.mark.parametrize("way", ["drop", "merge"])
+def test_rows_that_fill_no_batch(tmp_path: Path, way: str) -> None:
+    """Twelve rows in batches of five: a node does with the other two what the agreement says."""
+    local = {"epochs": 2, "batch": 5, "rate": 0.1}
+    what = agreement("fedavg", participation=3, local={**local, "last_batch": way})
+    check(tmp_path, what)
+    kept = agreement("fedavg", participation=3, local=local)
+    assert not torch.allclose(embedded(what)[1], embedded(kept)[1], atol=1e-3)
+
+
 @pytest.mark.parametrize("method", METHODS, ids=str)
 def test_cohorts_and_weights(tmp_path: Path, method: Any) -> None:
-    what = agreement(method, participation=3)
+    check(tmp_path, agreement(method, participation=3))
+
+
+def check(tmp_path: Path, what: Agreement) -> None:
+    """The federation of nodes against the simulation."""
     expected_cohorts, expected = embedded(what)
     grid, keys, said = LocalGrid(), some_keys(tmp_path, 5), []
     add_nodes(grid, what, tmp_path, SOON, keys)

@@ -29,14 +29,13 @@ METHODS: dict[str, Callable[[], Method]] = {
 class Net(nn.Module):
     """Features of a normalised layer, and a head."""
 
-    def __init__(self, body: nn.Module, norm: nn.Module, dropout: float = 0.0) -> None:
+    def __init__(self, body: nn.Module, norm: nn.Module) -> None:
         super().__init__()
         self.body, self.norm, self.head = body, norm, nn.LazyLinear(3)
-        self.dropout = nn.Dropout(dropout)
         self(torch.randn(2, 1, 4, 4))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        features = self.dropout(torch.relu(self.norm(self.body(x))).flatten(1))
+        features = torch.relu(self.norm(self.body(x))).flatten(1)
         return self.head(features), features
 
 
@@ -49,9 +48,6 @@ NETS: dict[str, Callable[[], nn.Module]] = {
     "batches": lambda: convolution(nn.BatchNorm2d(4)),
     "batches, no memory": lambda: convolution(nn.BatchNorm2d(4, track_running_stats=False)),
     "rows": lambda: Net(nn.Sequential(nn.Flatten(), nn.Linear(16, 5)), nn.BatchNorm1d(5)),
-    "rows, dropout": lambda: Net(
-        nn.Sequential(nn.Flatten(), nn.Linear(16, 5)), nn.BatchNorm1d(5), 0.5
-    ),
 }
 
 

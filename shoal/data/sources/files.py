@@ -56,6 +56,8 @@ def files(
     answers = own.column(columns, y, "y", where)
     taken = {y, *([client] if client else []), *([test] if isinstance(test, str) else [])}
     owner = own.column(columns, client, "client", where) if client else None
+    if not len(answers):
+        raise UserError(f"{where} has names of columns ({', '.join(columns)}) and no rows.")
     inputs = own.features(columns, x, taken, where)
     strata = np.zeros(len(inputs), np.int64) if regression else own.codes(answers, y, where)
     label: NDArray[Any] = own.features(columns, y, set(), where) if regression else strata

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
-from operator import add, mul
+from functools import partial
+from operator import add
 from typing import Any, NamedTuple
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from shoal import tree
 from shoal.engines.api import Results
-from shoal.engines.batches import batch_rows
+from shoal.engines.batches import rows_taken
 from shoal.engines.client_round import Given, Local
 from shoal.engines.numbers import known
 from shoal.engines.stacked.compiled import Compiled, rows_of
@@ -36,6 +37,8 @@ def _sizes_for(compiled: Compiled, chunk: Chunk) -> tuple[int, ...]:
     A large step is worth more than a compilation, and equal clients seldom need another one.
     """
     spare = compiled.stacked and chunk.order.pad > 0 and not compiled.program.noisy
+    # a batch with merged rows is of another kind than the others
+    spare = spare and chunk.order.last_batch != "merge"
     work = step_work(chunk.order) * len(chunk.members)
     if not spare or chunk.even or work >= SMALL_STEP:
         return ()
@@ -70,13 +73,12 @@ class Active:
         """Write down an epoch's steps at a rate."""
         chunk = self.chunk
         if chunk.even:  # everybody took the same steps, so far, too
-            taken = min(chunk.counts[0], steps[0] * batch_rows(chunk.order, chunk.counts[0]))
+            taken = rows_taken(chunk.order, chunk.counts[0], steps[0])
             self.samples = [self.samples[0] + taken] * len(steps)
             self.steps = [self.steps[0] + steps[0]] * len(steps)
             self.rate_total = [self.rate_total[0] + steps[0] * rate] * len(steps)
             return
-        sizes = [batch_rows(chunk.order, n) for n in chunk.counts]
-        seen = map(min, chunk.counts, map(mul, steps, sizes))
+        seen = map(partial(rows_taken, chunk.order), chunk.counts, steps)
         self.samples = list(map(add, self.samples, seen))
         self.steps = list(map(add, self.steps, steps))
         self.rate_total = [

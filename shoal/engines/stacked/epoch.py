@@ -74,7 +74,8 @@ class Epoch:
 
     def stretch(self, piece: Piece, step: int, count: int, begin: int, end: int) -> Steps:
         """What some clients of a piece read in ``count`` steps from this one on."""
-        first, every = step * piece.length, piece._replace(length=count * piece.length)
+        first = step * batch_rows(self.order, self.counts[piece.begin])
+        every = piece._replace(length=count * piece.length)
         span = slice(first, first + every.length)
         rows, labels = self.rows[begin:end, span], self.labels[begin:end, span]
         weight = None if self.weights is None else self.weights[begin:end, span]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from shoal.engines.api import Order, Results
-from shoal.engines.batches import batch_rows
+from shoal.engines.batches import rows_an_epoch, runs_of_steps
 from shoal.engines.client_round import Carry, Given
 from shoal.engines.compiler.emit_factored import FactoredScript
 from shoal.engines.compiler.passes.factor_first_layer import Factors
@@ -32,14 +32,14 @@ from shoal.types import Batch
 def why_no_factors(compiled: Compiled, order: Order, clients: int) -> str:
     """Why the steps of so many clients cannot be written with factors; "" if they can."""
     x, rows = order.members[0].train.pool.x, len(order.members[0].train)
-    labels, length = order.members[0].train.labels, batch_rows(order, rows)
+    labels = order.members[0].train.labels
     step = _Steps(compiled, order, clients)
 
     def real() -> list[Steps]:
         return list(all_steps(Chunk.of(order, order.members[:clients]).epoch(0), rows))
 
     for epoch in range(order.epochs):
-        for place, size in enumerate(n for n in (min(length, rows), rows % length) if n):
+        for place, (_, size) in enumerate(runs_of_steps(order, rows)):
             like = [
                 without_memory((clients, size, *x.shape[1:]), x.dtype),
                 without_memory((clients, size, *labels.shape[1:]), labels.dtype),
@@ -113,7 +113,8 @@ class _Stretch(NamedTuple):
 def _round(chunk: Chunk, stretches: list[_Stretch]) -> Results:
     order, clients = chunk.order, len(chunk.members)
     factors, theta = stretches[0].script.factors, order.model.theta
-    rows = torch.cat([chunk.epoch(e).rows for e in range(order.epochs)], 1)
+    read = rows_an_epoch(order, chunk.counts[0])
+    rows = torch.cat([chunk.epoch(e).rows[:, :read] for e in range(order.epochs)], 1)
     x = chunk.pool_x.index_select(0, rows.reshape(-1)).view(clients, -1, factors.inputs)
     seen, rest = _seen(x, theta, factors), _without_layer(theta, factors)
     own = rest.repeat(clients, 1)

@@ -12,7 +12,16 @@ from torch.nn.utils.rnn import pad_sequence
 
 from shoal import tree
 from shoal.engines.api import Member, Order
-from shoal.engines.batches import batch_rows, epoch_order, step_noise, steps_an_epoch, whole
+from shoal.engines.batches import (
+    batch_rows,
+    epoch_order,
+    padded_rows,
+    rows_taken,
+    step_noise,
+    step_rows,
+    steps_an_epoch,
+    whole,
+)
 from shoal.engines.client_round import Given, Local
 from shoal.engines.numbers import known
 from shoal.engines.stacked.epoch import Epoch, Piece, Shared
@@ -130,20 +139,28 @@ class Chunk:
     def regular(self, steps: Sequence[int]) -> int:
         """Leading steps in which every client takes a full batch of the same length."""
         if self.even:
-            return min(steps[0], self.counts[0] // batch_rows(self.order, self.counts[0]))
-        full = {batch_rows(self.order, rows) for rows in self.counts}
-        if len(full) > 1:
+            return min(steps[0], _full(self.order, self.counts[0]))
+        if len({batch_rows(self.order, rows) for rows in self.counts}) > 1:
             return 0
-        return min(min(s, rows // min(full)) for s, rows in zip(steps, self.counts, strict=True))
+        full = (_full(self.order, rows) for rows in self.counts)
+        return min(map(min, steps, full))
 
     def stretches(self, first: int, steps: Sequence[int]) -> Iterator[tuple[int, int, list[Piece]]]:
         """From step ``first`` on: a step, how many in a row are taken by the same clients with the
         same kinds of batches, and those."""
         # padded batches are all of one kind, so a stretch lasts until somebody is done
-        ends = sorted({s for s in steps if s > first}) if self.order.pad else None
+        ends = None
+        if self.order.pad:
+            ends = sorted(e for e in {*steps, *self._before_merged(steps)} if e > first)
         for end in ends or range(first + 1, max(steps) + 1):
             yield first, end - first, list(self.pieces(first, steps))
             first = end
+
+    def _before_merged(self, steps: Sequence[int]) -> set[int]:
+        """How many steps clients take before one with merged rows, which is of another kind."""
+        if self.order.last_batch != "merge":
+            return set()
+        return {_full(self.order, n) for n, s in zip(self.counts, steps, strict=True) if s}
 
     def pieces(self, step: int, steps: Sequence[int]) -> Iterator[Piece]:
         """Contiguous clients that take this step with the same kind of batch."""
@@ -158,9 +175,10 @@ class Chunk:
     def _kind(self, i: int, step: int, steps: Sequence[int]) -> tuple[int, bool] | None:
         if step >= steps[i]:
             return None
-        full = batch_rows(self.order, self.counts[i])
-        real = min(full, self.counts[i] - step * full)
-        return (full, True) if self.order.pad else (real, False)
+        order, rows = self.order, self.counts[i]
+        if order.pad:
+            return padded_rows(order, rows, step), True
+        return step_rows(order, rows, step), False
 
     # ---- what is drawn ----
     def epoch(self, epoch: int) -> Epoch:
@@ -190,15 +208,20 @@ class Chunk:
         most = 0
         for member, count in zip(self.members, self.counts, strict=True):
             cap = member.steps
-            most = max(
-                most, count if cap is None else min(count, cap * batch_rows(self.order, count))
-            )
+            most = max(most, count if cap is None else rows_taken(self.order, count, cap))
         return most
 
     def noise(self, epoch: int, step: int, begin: int, end: int) -> tuple[Tree, ...]:
         """Every part's noise for clients ``begin..end``."""
         clients = [m.client for m in self.members[begin:end]]
         return step_noise(self.order, clients, epoch, step)
+
+
+def _full(order: Order, rows: int) -> int:
+    """How many steps of an epoch, from the first on, have a full batch and no more."""
+    size = batch_rows(order, rows)
+    merged = order.last_batch == "merge" and rows > size and rows % size > 0
+    return rows // size - merged
 
 
 def given_to(order: Order, members: Sequence[Member]) -> Given:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from shoal.engines.api import Results
-from shoal.engines.batches import batch_rows, steps_an_epoch
+from shoal.engines.batches import rows_an_epoch, runs_of_steps, steps_an_epoch
 from shoal.engines.client_round import Carry, Given
 from shoal.engines.compiler.steps import Steps
 from shoal.engines.numbers import known
@@ -72,7 +72,7 @@ def uniform_results(chunk: Chunk, delta: Tensor, stats: Tensor, norms: list[floa
         none,
         none,
         (order.epochs * steps_an_epoch(order, chunk.counts[0]),) * clients,
-        (order.epochs * chunk.counts[0],) * clients,
+        (order.epochs * rows_an_epoch(order, chunk.counts[0]),) * clients,
         (order.epochs,) * clients,
         tuple(norms),
     )
@@ -101,9 +101,7 @@ def _epoch(compiled: Compiled, chunk: Chunk, epoch: int, given: Given, carry: Ca
 
 def all_steps(epoch: Epoch, rows: int) -> Iterator[Steps]:
     """Full batches, then what is left of the rows."""
-    length = batch_rows(epoch.order, rows)
-    count, rest = divmod(rows, length)
-    if count:
-        yield epoch.steps(count)
-    if rest:
-        yield epoch.steps(1, count * length, rest)
+    begin = 0
+    for count, length in runs_of_steps(epoch.order, rows):
+        yield epoch.steps(count, begin, length)
+        begin += count * length

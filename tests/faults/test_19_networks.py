@@ -1,0 +1,262 @@
+"""Networks that cannot be trained as they say: one sentence with the layer, nothing written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import shoal
+from shoal.api import play
+from shoal.cli import call
+from shoal.config import from_mapping
+from shoal.config.build import build
+from shoal.data.sources import Dataset
+from shoal.errors import UserError
+from shoal.models.registry import model
+from shoal.task import ModuleTask
+from shoal.types import Pool
+
+ENGINES = ("loop", "stacked")
+WORLD = {"name": "classes", "members": 3, "stages": 2, "rounds_per_stage": 1, "partition": "iid"}
+
+
+class Net(nn.Module):
+    """Two layers; ``between`` stands between them, ``end`` makes what forward returns."""
+
+    def __init__(
+        self,
+        between: nn.Module | None = None,
+        end: Callable[[Tensor, Tensor], Any] = lambda logits, features: (logits, features),
+    ) -> None:
+        super().__init__()
+        self.body, self.between, self.head = nn.Linear(64, 8), between, nn.Linear(8, 10)
+        self.end = end
+
+    def forward(self, x: Tensor) -> Any:
+        features = torch.relu(self.body(x.flatten(1)))
+        if self.between is not None:
+            features = self.between(features)
+        return self.end(self.head(features), features)
+
+
+class Functional(nn.Module):
+    """Draws where no layer says so."""
+
+    def __init__(self, draw: Callable[[Tensor, bool], Tensor]) -> None:
+        super().__init__()
+        self.draw = draw
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.draw(x, self.training)
+
+
+class Attention(nn.Module):
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(8, 2, 8, dropout=rate, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x.unsqueeze(1)).squeeze(1)
+
+
+def frozen() -> Net:
+    net = Net()
+    net.body.bias.requires_grad_(False)
+    return net
+
+
+def lazy() -> Net:
+    net = Net()
+    net.head = nn.LazyLinear(10)  # type: ignore[assignment]
+    return net
+
+
+def with_own_generator(x: Tensor, train: bool) -> Tensor:
+    return x + torch.randn(x.shape, generator=torch.Generator().manual_seed(0))
+
+
+REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "a dropout layer": (lambda: Net(nn.Dropout(0.2)), r"layer 'between' \(Dropout\).*draws random"),
+    "dropout of a recurrent layer": (lambda: Net(nn.LSTM(8, 8, 2, dropout=0.1)),
+                                     r"layer 'between' \(LSTM\).*draws random"),
+    "dropout inside of attention": (lambda: Net(Attention(0.1)), r"'between.layer.*draws random"),
+    "a layer that draws slopes": (lambda: Net(nn.RReLU()), r"layer 'between' \(RReLU\).*draws"),
+    "functional dropout": (lambda: Net(Functional(lambda x, t: functional.dropout(x, 0.2, t))),
+                           r"layer 'between' \(Functional\).*draws random"),
+    "numbers of torch": (lambda: Net(Functional(lambda x, t: x + torch.rand_like(x))),
+                         r"layer 'between' \(Functional\).*draws random"),
+    "a generator of its own": (lambda: Net(Functional(with_own_generator)), "'between'.*draws"),
+    "numbers of numpy": (lambda: Net(Functional(lambda x, t: x * np.random.rand())),
+                         "forward of the network draws random"),
+    "frozen parameters": (frozen, "parameter 'body.bias'.*requires_grad=False"),
+    "layers without sizes": (lazy, r"layer 'head' \(LazyLinear\).*no sizes"),
+    "a mapping": (lambda: Net(end=lambda logits, _: {"logits": logits}), "a dict with 'logits'"),
+    "three things": (lambda: Net(end=lambda logits, f: (logits, f, f)), "returns 3 things"),
+    "other logits": (lambda: Net(end=lambda logits, f: f), r"shape \(2, 8\).*\(rows, 10\)"),
+    "features that are maps": (lambda: Net(end=lambda logits, f: (logits, f.unsqueeze(1))),
+                               r"features are \(2, 1, 8\)"),
+    "nothing to train": (lambda: nn.Sequential(nn.Flatten(), nn.ReLU()), "has no parameters"),
+    "another size of samples": (lambda: nn.Sequential(nn.Linear(60, 10)),
+                                r"layer '0' \(Linear\).*samples of shape \(64,\)"),
+}  # fmt: skip
+FINE: dict[str, Callable[[], nn.Module]] = {
+    "dropout of nothing": lambda: Net(nn.Dropout(0.0)),
+    "attention without dropout": lambda: Net(Attention(0.0)),
+    "logits alone": lambda: Net(end=lambda logits, _: logits),
+}
+MADE = {**{name: make for name, (make, _) in REFUSED.items()}, **FINE}
+
+
+@model("made_for_faults")
+def made_for_faults(shape: tuple[int, ...], classes: int, *, kind: str) -> nn.Module:
+    return MADE[kind]()
+
+
+def config(kind: str, engine: str = "loop") -> dict[str, Any]:
+    return {
+        "data": "digits",
+        "model": {"name": "made_for_faults", "kind": kind},
+        "world": {"name": "still", "members": 3, "rounds": 1, "partition": "iid"},
+        "engine": engine,
+    }
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_refused_before_the_first_round(kind: str, engine: str) -> None:
+    with pytest.raises(UserError, match=REFUSED[kind][1]) as caught:
+        shoal.run(**config(kind, engine))
+    assert "\n" not in str(caught.value) and caught.value.key == "model"
+
+
+@pytest.mark.parametrize("kind", FINE)
+def test_networks_that_draw_nothing_are_trained(kind: str) -> None:
+    assert len(shoal.run(**config(kind)).rounds) == 1
+
+
+def test_a_task_of_a_user_is_looked_at_too() -> None:
+    """What stands in the module is refused without any data."""
+    with pytest.raises(UserError, match=r"'between' \(Dropout\)"):
+        ModuleTask(lambda: Net(nn.Dropout(0.5)), classes=10)
+
+
+def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(
+        "data: digits\nmodel: {name: made_for_faults, kind: functional dropout}\n"
+        "world: {name: still, members: 3, rounds: 1, partition: iid}\n"
+    )
+    assert call(["run", str(path), "-o", str(tmp_path / "a")]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("shoal: config.yaml, line 2: layer 'between' (Functional)")
+    assert said.count("\n") == 1 and not (tmp_path / "a").exists()
+
+
+# ---- methods that need to know more of a network -------------------------------------------------
+class Images(nn.Module):
+    """Takes images only, and says nothing of their shape."""
+
+    def __init__(self, channels: int, classes: int) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(channels, 2, 3, padding=1), nn.Linear(128, classes)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        assert x.dim() == 4
+        features = torch.relu(self.conv(x)).flatten(1)
+        return self.head(features), features
+
+
+class Table(nn.Module):
+    """Looks words up without saying so."""
+
+    def __init__(self, words: int, classes: int) -> None:
+        super().__init__()
+        self.table, self.head = nn.Embedding(words, 4), nn.Linear(4, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.table(x).mean(1))
+
+
+class Transposed(nn.Module):
+    """Its first tensor is no (width, inputs) matrix."""
+
+    def __init__(self, inputs: int, classes: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(inputs, classes))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(1) @ self.weight
+
+
+@model("images_for_faults")
+def images_for_faults(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return Images(shape[0], classes)
+
+
+@model("transposed_for_faults")
+def transposed_for_faults(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return Transposed(prod(shape), classes)
+
+
+@model("table_for_faults")
+def table_for_faults(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return Table(40, classes)
+
+
+CONTINUAL = {
+    "pfeddil": {},
+    "sr_fdil": {},
+    "fedcil": {"M": 2},
+    "mfcl": {"iterations": 2, "noise": 8},
+}
+
+
+def continual(method: str, **more: Any) -> shoal.Result:
+    local = {"batch": 64, "steps": 2}
+    values = {"data": {"name": "digits", "flat": False}, "world": WORLD, "engine": "loop", **more}
+    return shoal.run(method={method: CONTINUAL[method]}, local=local, **values)
+
+
+@pytest.mark.parametrize("name", ["images_for_faults", "transposed_for_faults"])
+@pytest.mark.parametrize("method", CONTINUAL)
+def test_the_shape_of_samples_is_the_data_s(method: str, name: str) -> None:
+    assert len(continual(method, model=name).rounds) == 2
+
+
+@pytest.mark.parametrize("method", CONTINUAL)
+def test_texts_are_handled_or_refused(method: str) -> None:
+    """A generator makes no texts; the other two compare features, which texts have."""
+    x, y = torch.arange(540).reshape(90, 6) % 40, torch.arange(90) % 3
+    data = Dataset("digits", Pool(x[:60], y[:60]), Pool(x[60:], y[60:]), 3, (6,))
+    given = from_mapping({
+        "model": "table_for_faults", "engine": "loop", "method": {method: CONTINUAL[method]},
+        "world": {"name": "still", "members": 3, "rounds": 1, "partition": "iid"},
+        "local": {"batch": 16, "steps": 2},
+    })  # fmt: skip
+    if method in ("fedcil", "mfcl"):
+        with pytest.raises(UserError, match="a generator needs a classifier of images"):
+            play(build(given, data=data))
+    else:
+        assert len(play(build(given, data=data)).rounds) == 1
+
+
+@pytest.mark.parametrize("method", ["fedcil", "pfeddil"])
+def test_a_start_that_a_method_cannot_use(method: str, tmp_path: Path) -> None:
+    run = shoal.run(data="digits", model="linear", world={**WORLD}, engine="loop")
+    run.save(tmp_path / "a")
+    init = str(tmp_path / "a" / "model.safetensors")
+    with pytest.raises(UserError, match=f"model.init: method '{method}' trains a network of its"):
+        continual(method, data="digits", model={"name": "linear", "init": init})
+
+
+def test_a_network_that_a_method_does_not_use_is_told() -> None:
+    told = continual("fedcil", data="digits", model="linear").notes
+    assert "fedcil trains a network of its own, so model: linear is not used" in told
