@@ -159,6 +159,8 @@ def _followed(module: nn.Module, lone: list[str]) -> Iterator[Callable[[], str]]
         single = isinstance(x, Tensor) and x.dim() > 1 and x.numel() == x.shape[0] * x.shape[1]
         if single and isinstance(layer, _BatchNorm):
             lone.append(name)
+        if isinstance(layer, nn.GroupNorm) and isinstance(x, Tensor):
+            _check_groups(name, layer, x)
 
     def leave(*_: Any) -> None:
         stack.pop()
@@ -171,6 +173,15 @@ def _followed(module: nn.Module, lone: list[str]) -> Iterator[Callable[[], str]]
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _check_groups(name: str, layer: nn.GroupNorm, x: Tensor) -> None:
+    """Torch refuses a single row in groups of one value, in evaluation too."""
+    if x.numel() == x.shape[0] * layer.num_groups:
+        raise UserError(
+            f"{_layer(name, layer)} of the network normalises groups of a single value, which "
+            f"makes 0 of whatever it is; leave it out, or write fewer groups"
+        )
 
 
 def _layer(name: str, layer: nn.Module) -> str:

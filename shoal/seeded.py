@@ -39,10 +39,20 @@ class seeded(TorchDispatchMode):  # type: ignore[no-untyped-call]  # noqa: N801 
         self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = dict(kwargs or {})
-        if Tag.nondeterministic_seeded in func.tags and kwargs.get("generator") is None:
+        draws = Tag.nondeterministic_seeded in func.tags and not _drops_nothing(func, args, kwargs)
+        if draws and kwargs.get("generator") is None:
             func = _with_generator(func)
             kwargs["generator"] = self._generator
         return func(*args, **kwargs)
+
+
+def _drops_nothing(func: OpOverload, args: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether an operator would draw for its dropout alone, and drops nothing (attention)."""
+    for place, argument in enumerate(func._schema.arguments):
+        if argument.name == "dropout_p":
+            given = args[place] if place < len(args) else argument.default_value
+            return kwargs.get(argument.name, given) == 0.0
+    return False
 
 
 def _with_generator(func: OpOverload) -> OpOverload:

@@ -146,7 +146,8 @@ class ModuleTask:
         if not (self.normalises or self.stats_layout.names or self.counters):
             return Outputs(*_pair(functional_call(self.module, tensors, (batch.x,))), stats)
         given = tensors | {k: v.clone() for k, v in self.stats_layout.unflatten(stats).items()}
-        counters = {name: self.module.get_buffer(name).clone() for name in self.counters}
+        with torch.inference_mode(False):  # tensors of that mode do not count their versions
+            counters = {name: self.module.get_buffer(name).clone() for name in self.counters}
         versions = {name: counter._version for name, counter in counters.items()}
         given |= counters
         with over(self.module, batch.weight, train):

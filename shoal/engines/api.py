@@ -73,9 +73,9 @@ class Results(NamedTuple):
     """What some clients of an order did, stacked along the first axis, in the order's order.
 
     An engine may add up what finite uploads of an order send, where the order says how they weigh
-    (``uniform``): such results are ``counted``, and the sum over all of them comes with the last
-    results of the order. ``delta`` of counted results has no rows if nobody looks at single ones
-    (``Order.summed``). An engine that has seen each client's ``norms`` says them.
+    (``uniform``) and that nobody looks at single ones (``summed``), who might turn one away: such
+    results are ``counted``, their ``delta`` has no rows, and the sum over all of them comes with
+    the last results of the order. An engine that has seen each client's ``norms`` says them.
     """
 
     clients: tuple[int, ...]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import torch
@@ -99,8 +100,8 @@ def evaluate_own(task: Task, models: Sequence[Model], data: Sequence[ClientData]
     """Scores of every member's own model on its own data.
 
     Members that have one and the same model (those of a bank) are run in one pass; models of
-    members' own are run side by side, but for convolutions and weighted rows, which are run one by
-    one.
+    members' own are run side by side, but for convolutions, weighted rows and networks that
+    ``vmap`` has no rule for (``nn.RNN``), which are run one by one.
     """
     out: dict[int, Scores] = {}
     own: dict[int, list[int]] = {}  # by the number of parameters
@@ -112,11 +113,13 @@ def evaluate_own(task: Task, models: Sequence[Model], data: Sequence[ClientData]
         out |= dict(zip(same, found, strict=True))
     for alike in own.values():
         mine, rows = [models[i] for i in alike], [data[i] for i in alike]
+        scores: list[Scores] | None = None
         if task.stackable and task.classes is not None and all(d.weight is None for d in rows):
-            found = side_by_side(task, mine, rows)
-        else:
-            found = [evaluate(task, m, d) for m, d in zip(mine, rows, strict=True)]
-        out |= dict(zip(alike, found, strict=True))
+            with suppress(RuntimeError):  # one by one is always right, and says what is not
+                scores = side_by_side(task, mine, rows)
+        if scores is None:
+            scores = [evaluate(task, m, d) for m, d in zip(mine, rows, strict=True)]
+        out |= dict(zip(alike, scores, strict=True))
     return [out[i] for i in range(len(models))]
 
 

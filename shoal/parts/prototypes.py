@@ -11,6 +11,7 @@ from torch import Tensor
 
 from shoal.errors import UserError
 from shoal.layout import Layout
+from shoal.models.generator import feature_width
 from shoal.part import Part, Stepped
 from shoal.parts.freeze import HEAD, require_names
 from shoal.states import state
@@ -99,7 +100,21 @@ class PrototypeHeader(Part):
         require_names(task.layout, self.names, all_is_fine=True)
         if task.classes is None or self._header(task.layout) is None:
             raise UserError("prototypes need a task with classes and a linear header")
+        self._check_width(task)
         return task
+
+    def _check_width(self, task: Task) -> None:
+        """Features are what the header takes, as far as a pass can be tried."""
+        layout, names = task.layout, self._header(task.layout) or ()
+        if all(n.startswith(self.names) for n in layout.names) or not getattr(task, "shape", None):
+            return
+        takes = dict(zip(layout.names, layout.shapes, strict=True))[names[0]][1]
+        if (given := feature_width(task)) != takes:
+            raise UserError(
+                f"fedgh trains {names[0]!r}, which takes {takes} numbers per sample, on the "
+                f"network's features, which are {given}; return (logits, features), features being "
+                f"what the last layer takes"
+            )
 
     def upload(self, view: View, delta: Tensor, work: Work) -> tuple[Tensor, Tree]:
         assert view.train is not None, "the part asks for the training data"

@@ -207,9 +207,11 @@ class _Work:
             return self._summed(number, results)
 
     def _summed(self, number: int, results: Results) -> Results:
-        """Finite uploads are added up here, in the thread that has them in its cache."""
+        """Finite uploads are added up here, in the thread that has them in its cache, unless
+        somebody looks at each of them, who may turn it away."""
         order, sums = self.order, results.sums
-        if sums is None and order.uniform is not None and _finite(results):
+        adds = order.summed and order.uniform is not None
+        if sums is None and adds and _finite(results):
             weights = None if order.uniform else results.counts
             assert isinstance(results.delta, torch.Tensor)
             sums = Sums(
@@ -222,7 +224,7 @@ class _Work:
             if order.summed and isinstance(results.delta, torch.Tensor):
                 return results._replace(delta=results.delta.clone())  # its memory is used again
             return results
-        if order.summed and isinstance(results.delta, torch.Tensor):
+        if isinstance(results.delta, torch.Tensor):
             results = results._replace(delta=results.delta[:0])
         return results._replace(counted=True, sums=None)
 

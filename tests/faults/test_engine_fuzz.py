@@ -1,0 +1,143 @@
+"""What the fuzzer (``python -m fuzz``) found outside of the compiler."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support import SmallWorld, play, settings_for, small_task
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+
+import shoal
+from shoal import catalog
+from shoal.engines.loop import Loop
+from shoal.engines.stacked.engine import Stacked
+from shoal.errors import UserError
+from shoal.guard import Guard
+from shoal.metrics.evaluate import evaluate
+from shoal.metrics.rows import evaluate_own
+from shoal.models import model
+from shoal.task import ModuleTask
+from shoal.types import ClientData, Model
+
+ROWS, FEATURES, CLASSES = 7, 6, 3
+
+
+@pytest.mark.parametrize("weights", ["samples", "uniform"])
+def test_uploads_above_guard_norm_are_turned_away_on_stacked_too(weights: str) -> None:
+    """The engine had added them up before the guard saw their norms, and the run crashed."""
+    world = SmallWorld(dtype=torch.float64)
+    task = small_task(world=world, dtype=torch.float64)
+    plain = settings_for(catalog.fedavg(), world, task, uniform=weights == "uniform")
+    _, (report,), _ = play(plain, Loop(), 1)
+    norms = sorted(report.norms)
+    between = (norms[2] + norms[3]) / 2  # half of the six are longer
+    guard = Guard(quorum=1, retries=0, norm=between)
+    guarded = settings_for(catalog.fedavg(), world, task, uniform=weights == "uniform", guard=guard)
+    _, slow, right = play(guarded, Loop(), 2)
+    _, fast, found = play(guarded, Stacked(threads=1), 2)
+    assert len(slow[0].rejected) == 3
+    assert [r.accepted for r in fast] == [r.accepted for r in slow]
+    assert torch.allclose(found[-1], right[-1], rtol=0, atol=1e-12)
+
+
+class Ordered(nn.Module):
+    """A network with a buffer of whole numbers that stays as it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("order", torch.arange(FEATURES).flip(0))
+        self.head = nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.head(x[:, self.order])  # type: ignore[index]
+        return found
+
+
+class Recurrent(nn.Module):
+    """A plain recurrent network, for which ``vmap`` has no rule."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.head = nn.RNN(2, 4, batch_first=True), nn.Linear(4, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.head(self.net(x.view(len(x), 3, 2))[0][:, -1])
+        return found
+
+
+@pytest.mark.parametrize("net", [Ordered, Recurrent])
+def test_members_own_models_are_scored_whatever_the_network(net: type[nn.Module]) -> None:
+    """Side by side they ended in a traceback."""
+    task = ModuleTask(net, classes=CLASSES)
+    pool = SmallWorld(rows=(ROWS,))._pool()
+    models = [task.initial(seed) for seed in (0, 1, 2)]
+    rows = [torch.arange(begin, begin + ROWS) for begin in (0, 3, 8)]
+    data = [ClientData(pool, r, pool.y[r] % CLASSES, float(ROWS)) for r in rows]
+    found = evaluate_own(task, models, data)
+    for score, mine, own in zip(found, models, data, strict=True):
+        right = evaluate(task, mine, own)
+        assert score.accuracy == right.accuracy
+        assert score.loss == pytest.approx(right.loss, rel=1e-6)
+
+
+class TriedWhileBuilt(nn.Module):
+    """A network that finds its sizes by a pass over zeros, attention among it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Linear(2, 6)
+        with torch.no_grad():
+            width = self._features(torch.zeros(1, FEATURES)).shape[1]
+        self.head = nn.Linear(width, CLASSES)
+
+    def _features(self, x: Tensor) -> Tensor:
+        q, k, v = self.mix(x.view(len(x), 1, 3, 2)).chunk(3, -1)
+        return scaled_dot_product_attention(q, k, v).flatten(1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.head(self._features(x))
+        return found
+
+
+def test_attention_that_drops_nothing_may_run_while_a_network_is_built() -> None:
+    """It was refused as an operator that draws."""
+    task = ModuleTask(TriedWhileBuilt, classes=CLASSES)
+    first, again = task.initial(3), task.initial(3)
+    assert isinstance(first, Model) and torch.equal(first.theta, again.theta)
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        plain = dict(TriedWhileBuilt().named_parameters())
+    assert torch.equal(first.theta, task.layout.flatten(plain).detach())
+
+
+@model("alone_for_faults")
+def alone(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Groups of one value each."""
+    return nn.Sequential(nn.Linear(shape[0], 4), nn.GroupNorm(4, 4), nn.Linear(4, classes))
+
+
+@model("bare_for_faults")
+def bare(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Its features are its logits, which the head does not take."""
+    found = nn.Sequential()
+    found.body = nn.Linear(shape[0], 4)
+    found.head = nn.Linear(4, classes)
+    return found
+
+
+STILL = {"name": "still", "members": 3, "rounds": 1, "partition": "iid"}
+
+
+def test_groups_of_one_value_are_refused() -> None:
+    """A client of one row, or a test set of one, was a traceback of torch's."""
+    with pytest.raises(UserError, match="groups of a single value"):
+        shoal.run(world=STILL, model={"name": "alone_for_faults"}, data={"name": "digits"})
+
+
+def test_fedgh_needs_the_features_that_the_head_takes() -> None:
+    """The server's product of matrices was a traceback."""
+    with pytest.raises(UserError, match="takes 4 numbers per sample.*which are 10"):
+        shoal.run(
+            world=STILL, model={"name": "bare_for_faults"}, data={"name": "digits"}, method="fedgh"
+        )
