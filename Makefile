@@ -12,7 +12,7 @@ STAMP  := $(VENV)/.setup-torch-$(TORCH)
 TORCH_VERSION := $(BIN)/python -c "from importlib.metadata import version; print(version('torch'))"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-python-emitter test-slow test-flower lint docs clean \
+.PHONY: help setup demo test test-python-emitter test-slow test-flower fuzz lint docs clean \
   bench bench-real bench-cores bench-w3 bench-methods bench-seeds bench-memory bench-scaling bench-peers bench-flower
 
 help: ## list the targets
@@ -46,10 +46,11 @@ demo: setup ## two minutes: a small drifting federation, a table and a picture
 	@$(BIN)/shoal demo
 
 # Two workers on one thread each: torch's own threads would only fight over the cores.
-test: setup ## unit tests and laws, doctests, kills of runs and of a small real federation
+test: setup ## unit tests and laws, doctests, kills of runs, a minute of the fuzzer
 	@$(TIERS) \
 	  "unit and laws" 'OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not kill and not slow"' \
 	  "doctests"      '$(BIN)/python -m pytest -q --doctest-modules shoal' \
+	  "fuzz"          'OMP_NUM_THREADS=1 $(BIN)/python -m fuzz --first 1 --count 40' \
 	  "kills"         '$(BIN)/python -m pytest -q -m kill'
 
 test-python-emitter: setup ## engines and their laws where torch has no TorchScript
@@ -63,6 +64,13 @@ test-slow: setup ## the tests that are too slow for every commit, with what only
 
 test-flower: setup ## real federations: processes, TLS, faults
 	@$(TIERS) "flower" 'OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -s tests/flower -m "slow or kill"'
+
+# Minutes, and the first seed, which is the time of day unless said.
+MINUTES ?= 60
+SEED ?= $(shell date +%s)
+
+fuzz: setup ## random runs against laws, an hour of them (MINUTES=, SEED= for the first)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m fuzz --minutes $(MINUTES) --first $(SEED)
 
 lint: setup ## ruff, mypy --strict, import layers
 	@$(TIERS) \

@@ -1,0 +1,146 @@
+"""Federated averaging in plain torch: modules, ``torch.optim``, ``backward``, a mean of models.
+
+As ``examples/fedavg_by_hand.py``, for any network, optimiser and world. Who trains on which rows
+in which order is asked of shoal; nothing that trains or averages is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from shoal.cohort import choose_cohort
+from shoal.config.build import Plan
+from shoal.engines.batches import epoch_order
+from shoal.federation import Federation
+from shoal.orders import make_order
+from shoal.types import ClientData, Job, Model
+
+Tensors = dict[str, Tensor]
+
+
+def fedavg(plan: Plan) -> Model:
+    """The global model after all rounds."""
+    settings, world, local = plan.settings, plan.world, plan.config.local
+    federation = Federation.fresh(settings, plan.initial, world.at(0), local.rate)
+    module, names = _module(plan)
+    server = {**_named(plan, plan.initial)}
+    weights = _class_weights(plan)
+    for round in range(world.rounds):
+        moment = world.at(round)
+        cohort = choose_cohort(settings, moment)
+        order = make_order(federation, settings, moment, 0, [Job(c) for c in cohort])
+        mean, total = {name: torch.zeros_like(t) for name, t in server.items()}, 0.0
+        for client in cohort:
+            data = world.train(client, round)
+            batches = list(_batches(order, client, data, local))
+            if isinstance(local.steps, tuple):
+                cap = local.steps[client % len(local.steps)]
+            else:
+                cap = local.steps or 10**9
+            trained = _train(module, names, server, data, batches[:cap], local, weights)
+            share = 1.0 if settings.uniform else data.count
+            total += share
+            for name in mean:
+                mean[name] += share * trained[name]
+        server = {name: value / total for name, value in mean.items()}
+    task: Any = settings.task
+    stats = task.stats_layout.flatten(server).to(task.dtype)
+    return Model(task.layout.flatten(server), stats)
+
+
+def _module(plan: Plan) -> tuple[nn.Module, tuple[str, ...]]:
+    """The network as its author wrote it, in training but for dropout, which shoal has none of."""
+    task: Any = plan.settings.task
+    module: nn.Module = task.build().to(task.dtype).train()
+    for layer in module.modules():
+        for name in ("p", "dropout"):
+            if isinstance(getattr(layer, name, None), float):
+                setattr(layer, name, 0.0)
+    return module, (*task.layout.names, *task.stats_layout.names)
+
+
+def _named(plan: Plan, model: Model) -> Tensors:
+    task: Any = plan.settings.task
+    return {**task.layout.unflatten(model.theta), **task.stats_layout.unflatten(model.stats)}
+
+
+def _class_weights(plan: Plan) -> Tensor | None:
+    if plan.config.loss.class_weights is None:
+        return None
+    pool: Any = plan.world.train(plan.world.at(0).members[0], 0).pool
+    classes = plan.settings.task.classes or 1
+    data: Any = plan.config.data.options
+    counts = torch.bincount(pool.y[: data["rows"]], minlength=classes).clamp_min(1)
+    weights: Tensor = data["rows"] / (classes * counts).to(torch.float32)
+    return weights
+
+
+def _batches(order: Any, client: int, data: ClientData, local: Any) -> Iterator[Any]:
+    """The rate and the rows of every step."""
+    size = local.batch or len(data)
+    rest = len(data) % size if len(data) > size else 0
+    for epoch, rate in enumerate(order.rates):
+        rows: Any = epoch_order(order, [client], [len(data)], epoch)[0, : len(data)]
+        parts = list(rows.split(size))
+        if rest and local.last_batch != "keep":
+            last = parts.pop()
+            if local.last_batch == "merge":
+                parts[-1] = torch.cat([parts[-1], last])
+        for chosen in parts:
+            yield rate, chosen
+
+
+def _train(
+    module: nn.Module,
+    names: tuple[str, ...],
+    start: Mapping[str, Tensor],
+    data: ClientData,
+    batches: list[tuple[float, Tensor]],
+    local: Any,
+    weights: Tensor | None,
+) -> Tensors:
+    """One client's round."""
+    now = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    with torch.no_grad():
+        for name in names:
+            now[name].copy_(start[name])
+    parameters = list(module.parameters())
+    optimizer = _optimizer(parameters, local)
+    for rate, rows in batches:
+        optimizer.param_groups[0]["lr"] = rate
+        optimizer.zero_grad()
+        _loss(module, data, rows, weights).backward()  # type: ignore[no-untyped-call]
+        for parameter in parameters:
+            if parameter.grad is None:  # a weight that is in no output decays as others do
+                parameter.grad = torch.zeros_like(parameter)
+        if local.clip is not None:
+            nn.utils.clip_grad_norm_(parameters, local.clip)
+        optimizer.step()
+    now = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    return {name: now[name].detach().clone() for name in names}
+
+
+def _optimizer(parameters: list[nn.Parameter], local: Any) -> torch.optim.Optimizer:
+    decay = local.weight_decay
+    if local.optimizer == "sgd":
+        return torch.optim.SGD(parameters, 1.0, momentum=local.momentum, weight_decay=decay)
+    kind = torch.optim.Adam if local.optimizer == "adam" else torch.optim.AdamW
+    return kind(parameters, 1.0, weight_decay=decay)
+
+
+def _loss(module: nn.Module, data: ClientData, rows: Tensor, weights: Tensor | None) -> Tensor:
+    x, y = data.pool.x[data.rows[rows]], data.labels[rows]
+    found = module(x)
+    logits = found[0] if isinstance(found, tuple) else found
+    losses = cross_entropy(logits, y, reduction="none")
+    if weights is not None:
+        losses = losses * weights.to(losses.dtype)[y]
+    if data.weight is None:
+        return losses.mean()
+    own = data.weight[rows].to(losses.dtype)
+    return (losses * own).sum() / own.sum()

@@ -1,0 +1,38 @@
+"""Samples for drawn networks: clouds around one centre per class, or texts."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from shoal.data.sources.registry import Dataset, source
+from shoal.types import Pool
+
+TEST = 24  # rows to score on
+
+
+@source("fuzz")
+def fuzz(
+    *,
+    shape: tuple[int, ...] = (4,),
+    classes: int = 3,
+    rows: int = 60,
+    words: int = 0,
+    double: bool = True,
+    draw: int = 0,
+) -> Dataset:
+    """``words``: of the vocabulary, 0 for real numbers. Every class has rows to train on."""
+    numbers, size = np.random.default_rng(draw), rows + TEST
+    y = numbers.permutation(np.arange(size) % classes)
+    shape = tuple(shape)
+    if words:
+        x = numbers.integers(0, words, (size, *shape))
+        own = (x // classes * classes + y.reshape(-1, *[1] * len(shape))) % words
+        samples = torch.from_numpy(np.where(numbers.random(x.shape) < 0.5, own, x))
+    else:
+        centres = numbers.normal(size=(classes, *shape))
+        cloud = 0.5 * centres[y] + numbers.normal(size=(size, *shape))
+        samples = torch.from_numpy(cloud).to(torch.float64 if double else torch.float32)
+    labels = torch.from_numpy(y)
+    train, test = Pool(samples[:rows], labels[:rows]), Pool(samples[rows:], labels[rows:])
+    return Dataset("fuzz", train, test, classes, shape, vocabulary=words or None)
