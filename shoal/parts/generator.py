@@ -180,6 +180,8 @@ class ReplayGenerator(TaskPart):
         assert batch is not None
         both, before = self._with_synthetic(view, batch)
         extra = self.w_ft * self._head_loss(view, both) + self.w_kd * self._kept(view, both, before)
+        # what is noticed may come in any round, so it is sent before there is anything to replay
+        extra = extra * (view.sent.old.sum() > 0)
         if self.labels == "domain":
             return Terms(extra=extra)
         kinds = torch.arange(outputs.logits.shape[-1], device=batch.y.device)
@@ -208,7 +210,7 @@ class ReplayGenerator(TaskPart):
         """How far the previous head's opinion of today's features is from its old one."""
         cut, old = head_start(view.layout), view.sent.old
         said = view.forward(torch.cat([view.x[:cut], view.sent.theta[cut:]]), both).logits
-        return both.mean(((said - before).square() * old).sum(-1) / old.sum())
+        return both.mean(((said - before).square() * old).sum(-1) / old.sum().clamp_min(1.0))
 
     def upload(self, view: View, delta: Tensor, work: Work) -> tuple[Tensor, Tree]:
         if self.labels == "domain" or view.train is None:

@@ -224,10 +224,12 @@ class TaskMatch(TaskPart):
         return task.split
 
     def _intensity(self, view: View) -> Tensor:
-        """``I_j`` of every past model on the client's data."""
-        train = view.train
+        """``I_j`` of every past model on the client's data; 0 of places that are empty, whose zeros
+        a network may make no number of (it divides by the length of a weight)."""
+        train, past = view.train, view.memory.past
         assert train is not None
-        return torch.stack([self._belongs(view, theta, train) for theta in view.memory.past.models])
+        found = torch.stack([self._belongs(view, theta, train) for theta in past.models])
+        return torch.where(past.filled > 0, found, 0.0)
 
     @staticmethod
     def _belongs(view: View, theta: Tensor, train: Batch) -> Tensor:

@@ -141,3 +141,32 @@ def test_fedgh_needs_the_features_that_the_head_takes() -> None:
         shoal.run(
             world=STILL, model={"name": "bare_for_faults"}, data={"name": "digits"}, method="fedgh"
         )
+
+
+@model("weight_norm_for_faults")
+def weight_norm(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """It divides by the length of a weight, which is 0 in a vector of zeros."""
+    found = nn.Sequential()
+    found.body = nn.utils.parametrizations.weight_norm(nn.Linear(shape[0], 4))
+    found.head = nn.Linear(4, classes)
+    return found
+
+
+TASKS = {"name": "domains", "members": 3, "domains": ["plain", "inverted"], "rounds_per_stage": 1}
+
+
+def test_pfeddil_passes_over_places_without_a_model() -> None:
+    """Uploads of the second task were not finite: nothing times 0 was no number."""
+    result = shoal.run(world=TASKS, model={"name": "weight_norm_for_faults"}, method="pfeddil")
+    assert [record["rejected"] for record in result.rounds] == [[], []]
+
+
+@pytest.mark.parametrize("labels", ["domain", "classes"])
+def test_mfcl_that_hears_of_what_is_noticed_trains_as_fedavg_before(labels: str) -> None:
+    """Its terms were divided by no ended task's classes: uploads were not finite."""
+    world = {"name": "still", "members": 3, "rounds": 2}
+    more = {"world": world, "model": {"name": "mlp", "hidden": [4]}, "weights": "samples"}
+    method = {"mfcl": {"on": ["noticed"], "labels": labels, "noise": 3, "hidden": 4}}
+    found, plain = (shoal.run(method=m, **more) for m in (method, "fedavg"))
+    for name, tensor in plain.model.items():
+        assert torch.allclose(found.model[name], tensor, rtol=0, atol=1e-6)
