@@ -137,14 +137,16 @@ def watched_round(summed: bool, bad: int | None = None) -> tuple[Watched, Federa
 
 def test_an_engine_that_adds_up_gives_the_same_mean() -> None:
     """The sum that comes with the last results is what all rows add up to."""
-    seen, total = watched_round(summed=False)[0].seen, torch.zeros(())
-    for results in seen:
-        assert results.counted and results.norms is not None
+    rows, sums = watched_round(summed=False)[0].seen, watched_round(summed=True)[0].seen
+    total = torch.zeros(())
+    for results in rows:
+        assert not results.counted and results.norms is not None
         assert isinstance(results.delta, torch.Tensor)
         total = total + (results.delta * torch.tensor(results.counts)[:, None]).sum(0)
         torch.testing.assert_close(torch.tensor(results.norms), results.delta.norm(dim=1))
-    assert seen[-1].sums is not None and all(r.sums is None for r in seen[:-1])
-    torch.testing.assert_close(seen[-1].sums.delta, total)
+    assert all(results.counted for results in sums)
+    assert sums[-1].sums is not None and all(r.sums is None for r in sums[:-1])
+    torch.testing.assert_close(sums[-1].sums.delta, total)
 
 
 def test_deltas_that_nobody_asks_for_are_not_kept_and_change_nothing() -> None:
