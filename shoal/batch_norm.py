@@ -12,7 +12,6 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 
@@ -30,22 +29,28 @@ class _Pure(_BatchNorm):
         if not self.training and self.running_mean is not None:
             return super().forward(x)
         self._check_input_dim(x)  # type: ignore[no-untyped-call]
-        y, mean, variance, count = self._whole(x) if self.real is None else self._masked(x)
+        y, mean, unbiased = self._whole(x) if self.real is None else self._masked(x)
         if self.running_mean is not None and self.running_var is not None:
             assert self.momentum is not None, "layers without a momentum are refused"
-            unbiased = variance * (count / (count - 1).clamp_min(1))
             self.running_mean = torch.lerp(self.running_mean, mean.detach(), self.momentum)
             self.running_var = torch.lerp(self.running_var, unbiased.detach(), self.momentum)
         return y
 
-    def _whole(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        axes = (0, *range(2, x.dim()))
-        y = F.batch_norm(x, None, None, self.weight, self.bias, True, 0.0, self.eps)
-        with torch.no_grad():
-            variance, mean = torch.var_mean(x, axes, correction=0)
-        return y, mean, variance, x.new_tensor(float(x.numel() // x.shape[1]))
+    def _whole(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """torch's own operator, which hands out the statistics that it took."""
+        count = x.numel() // x.shape[1]
+        if count == 1:
+            raise ValueError(
+                f"Expected more than 1 value per channel when training, got input size {x.shape}"
+            )
+        y, mean, inverse = torch.native_batch_norm(
+            x, self.weight, self.bias, None, None, True, 0.0, self.eps
+        )
+        # it says 1 / sqrt(v + eps); rounding may take a v of zero below it
+        variance = (inverse.detach().square().reciprocal() - self.eps).clamp_min(0)
+        return y, mean, variance * (count / (count - 1))
 
-    def _masked(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _masked(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         assert self.real is not None
         axes, ones = (0, *range(2, x.dim())), (1,) * (x.dim() - 2)
         rows = self.real.view(-1, 1, *ones)
@@ -57,7 +62,7 @@ class _Pure(_BatchNorm):
         y = apart * torch.rsqrt(variance + self.eps).view(1, -1, *ones)
         if self.weight is not None:
             y = y * self.weight.view(1, -1, *ones) + self.bias.view(1, -1, *ones)
-        return y, mean, variance, count
+        return y, mean, variance * (count / (count - 1).clamp_min(1))
 
 
 class _Pure1d(_Pure, nn.BatchNorm1d):
