@@ -223,7 +223,8 @@ class Program:
     def needs_validation(self) -> bool:
         return any(p.validation_data for p in self.method.parts)
 
-    # ---- the four functions ----
+    # ---- the four functions, with gradients off: see shoal/engines/differentiate.py ----
+    @torch.no_grad()
     def start(self, given: Given, rate: Tensor, local: Local, clock: Clock) -> tuple[Tensor, Carry]:
         """Where the client begins, and the fresh state of its round."""
         view = self._view(given, given.received, given.received, given.stats, rate, clock, local)
@@ -241,6 +242,7 @@ class Program:
         optimizer = self.local_optimizer.step_state(view)
         return x, Carry(x, view.stats, scratches, optimizer, torch.zeros_like(rate))
 
+    @torch.no_grad()
     def step(
         self,
         given: Given,
@@ -276,6 +278,7 @@ class Program:
         rate_sum = carry.rate_sum + view.rate if self.fillers("rate") else carry.rate_sum
         return Carry(x, stats, tuple(scratches), state, rate_sum)
 
+    @torch.no_grad()
     def epoch_end(
         self, given: Given, start: Tensor, carry: Carry, rate: Tensor, local: Local, clock: Clock
     ) -> tuple[Carry, Tensor]:
@@ -291,6 +294,7 @@ class Program:
             stop = stop | part.stop(self._own(view, given, carry, i))
         return carry, stop
 
+    @torch.no_grad()
     def end(
         self,
         given: Given,

@@ -2,6 +2,11 @@
 
 Torch's own sees to it that its compiler leaves the backward pass alone, and for that imports the
 compiler: a second of every start. Nothing here is compiled.
+
+A gradient can be differentiated again where torch's own rule says so: where gradients are on, as
+they are inside of another ``torch.func.grad``. A client's round is played with gradients off, so
+that a method which takes first derivatives only gets torch's fused backward passes: those of
+recurrent layers and of group normalisation have none of their own.
 """
 
 from __future__ import annotations
@@ -34,19 +39,21 @@ def grad_and_more(
     """
 
     def gradient(theta: Tensor) -> tuple[Tensor, Any]:
-        with grad_increment_nesting() as level, torch.enable_grad():
+        again = torch.is_grad_enabled()
+        # on outside of the new level too: kernels below it look there whether to keep a workspace
+        with torch.enable_grad(), grad_increment_nesting() as level, torch.enable_grad():
             x = _create_differentiable(_wrap_all_tensors(theta, level), level)
             loss, more = function(x)
-            slope = _slope(loss, x)
+            slope = _slope(loss, x, again)
             found: tuple[Tensor, Any] = _undo_create_differentiable((slope, more), level)
             return found
 
     return gradient
 
 
-def _slope(loss: Tensor, x: Tensor) -> Tensor:
-    """Zero where the loss does not depend on ``x``."""
+def _slope(loss: Tensor, x: Tensor, again: bool) -> Tensor:
+    """Zero where the loss does not depend on ``x``; ``again``: it will be differentiated."""
     found = None
     if loss.requires_grad:
-        (found,) = torch.autograd.grad(loss, x, create_graph=True, allow_unused=True)
+        (found,) = torch.autograd.grad(loss, x, create_graph=again, allow_unused=True)
     return torch.zeros_like(x) if found is None else found
