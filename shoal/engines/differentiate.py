@@ -11,7 +11,8 @@ recurrent layers and of group normalisation have none of their own.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -57,3 +58,11 @@ def _slope(loss: Tensor, x: Tensor, again: bool) -> Tensor:
     if loss.requires_grad:
         (found,) = torch.autograd.grad(loss, x, create_graph=again, allow_unused=True)
     return torch.zeros_like(x) if found is None else found
+
+
+@contextmanager
+def replaying() -> Iterator[None]:
+    """Where a captured step is replayed: nothing is recorded, and yet kernels keep what their
+    backward passes read. oneDNN's recurrent layers do so only where gradients are on."""
+    with torch.inference_mode(), torch.enable_grad():
+        yield

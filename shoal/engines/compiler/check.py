@@ -22,6 +22,7 @@ from shoal.engines.compiler.capture import Untraceable
 from shoal.engines.compiler.emit_factored import FactoredScript
 from shoal.engines.compiler.graph import Refused, extent
 from shoal.engines.compiler.steps import Seen
+from shoal.engines.differentiate import replaying
 
 # Relative, of two ways to do a step, by the norm of each tensor.
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4}
@@ -117,7 +118,7 @@ def agree(
     """
     wrong: dict[str, str] = {}
     *_, last = candidates
-    with torch.inference_mode():
+    with replaying():
         for number, make in enumerate(tried):
             try:
                 expected = _result(reference, make())
@@ -203,7 +204,7 @@ def _nudged(tensor: Tensor, source: Generator) -> Tensor:
 def check_factored(reference: Way, script: FactoredScript, given: State) -> Refused | None:
     """Two steps from one model for all, with the first layer's weights and without them."""
     source = Generator().manual_seed(0)
-    with torch.inference_mode():
+    with replaying():
         for theta in (given.carry[0][0], _raised(given.carry[0][0].clone(), source)):
             clients = len(given.carry[0])
             start = [theta.expand(clients, -1), *given.carry[1:]]

@@ -23,6 +23,7 @@ from shoal.cores import cores
 from shoal.engines.api import Order, Results
 from shoal.engines.client_round import Program
 from shoal.engines.compiler.compile import Untraceable
+from shoal.engines.differentiate import replaying
 from shoal.engines.loop import Loop
 from shoal.engines.notes import Notes
 from shoal.engines.stacked.active_clients import joined
@@ -197,7 +198,7 @@ class _Work:
         else:
             chunk = Chunk.of(self.order, self.order.members[begin:end])
         try:
-            with torch.inference_mode():
+            with replaying():
                 results = RUN[self.plan.path](self._compiled, chunk)
         except Untraceable as error:
             self.sums.put(number, None)
