@@ -132,13 +132,18 @@ def load(folder: Path, known: Container[str], device: str) -> Saved | None:
     return None
 
 
+def another_config(run: Path) -> UserError:
+    """Said of a run directory whose config was edited."""
+    return UserError(
+        f"{run / 'config.yaml'} is not the config this run was started with; put the old one back, "
+        "or start a new run"
+    )
+
+
 def _load_one(folder: Path, known: Container[str], device: str) -> Saved:
     manifest = _manifest(folder)
     if manifest["config"] not in known:
-        raise UserError(
-            f"{folder.parent.parent / 'config.yaml'} is not the config this run was started with; "
-            "put the old one back, or start a new run"
-        )
+        raise another_config(folder.parent.parent)
     find = finder(folder, manifest["shards"], device)
     store = ClientStore(folder.parent / MEMORIES)
     try:

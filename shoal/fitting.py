@@ -34,12 +34,13 @@ def check_layers(module: nn.Module) -> None:
             f"the network ({type(module).__name__}) has no parameters: nothing to train"
         )
     for name, layer in module.named_modules():
+        own_tensors = (*layer.parameters(recurse=False), *layer.buffers(recurse=False))
+        if any(map(is_lazy, own_tensors)):
+            raise UserError(
+                f"{_layer(name, layer)} of the network has no sizes before it has seen a "
+                f"sample; write its sizes, as in Linear(64, 10)"
+            )
         for own, parameter in layer.named_parameters(recurse=False):
-            if is_lazy(parameter):
-                raise UserError(
-                    f"{_layer(name, layer)} of the network has no sizes before it has seen a "
-                    f"sample; write its sizes, as in Linear(64, 10)"
-                )
             if not parameter.requires_grad:
                 full = f"{name}.{own}".lstrip(".")
                 raise UserError(
@@ -65,7 +66,7 @@ def lone_layer(module: nn.Module, x: Tensor, classes: int) -> str | None:
         x = x.to(like.dtype)
     found: list[str] = []
     module = module.cpu().train()
-    with torch.random.fork_rng(devices=[]), torch.no_grad(), _followed(module, found) as where:
+    with torch.random.fork_rng(devices=[]), torch.enable_grad(), _followed(module, found) as where:
         try:
             with _Watch(where):
                 result = module(x)
@@ -88,6 +89,11 @@ def _check_result(result: Any, classes: int) -> None:
     if isinstance(logits, Tensor):
         if tuple(logits.shape) == (ROWS, classes) and logits.is_floating_point():
             _check_features(result[1] if pair else logits)
+            if not logits.requires_grad:
+                raise UserError(
+                    "the network's forward returns logits without a gradient, so nothing would be "
+                    "trained; leave out detach() and no_grad() on their way"
+                )
             return
         what = f"a {str(logits.dtype)[6:]} tensor of shape {tuple(logits.shape)} for {ROWS} samples"
     elif isinstance(result, Mapping):

@@ -12,7 +12,7 @@ import inspect
 import json
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -40,7 +40,8 @@ NOT_COMPARED = ("format", "spec")
 
 @dataclass(frozen=True)
 class Origin:
-    """Digests of the training and test rows, and of the source of modules outside the package.
+    """Digests of the training and test rows (and of a start read from a file), and of the source of
+    modules outside the package.
 
     ``config`` is the hash of the config (see :func:`shoal.runner.config_hash`), ``config_0_1`` the
     hash that a run of version 0.1 has in its first checkpoints.
@@ -79,6 +80,8 @@ def origin_of(plan: Plan) -> Origin:
     """The digests of a plan's data and code; every pool is looked at once."""
     pools = {name: getattr(plan.world, name, None) for name in ("pool", "test_pool")}
     data = {name: _pool(pool) for name, pool in pools.items() if isinstance(pool, Pool)}
+    if plan.config.problem is None and plan.config.model.init != "random":
+        data["initial"] = _digest(plan.initial)
     return Origin(data, dict(sorted(_code(plan))), _place(plan))
 
 
@@ -94,9 +97,11 @@ def check_origin(
         return now
     changed = [name for name in old.data if now.data.get(name) != old.data[name]]
     if changed:
+        if changed == ["initial"]:
+            raise _other(where, "the initial model (model.init)", "put the old file back")
         rows = {"pool": "training rows", "test_pool": "test rows"}
-        raise _other(where, f"the {' and '.join(rows[name] for name in changed)} of the data",
-                     "put the old data back")  # fmt: skip
+        told = " and ".join(rows[name] for name in changed if name in rows)
+        raise _other(where, f"the {told} of the data", "put the old data back")
     for name in {**old.modules, **now.modules}:
         if old.modules.get(name) != now.modules.get(name):
             raise _other(where, f"the code of {name!r}", "put the old code back")
@@ -130,12 +135,16 @@ def _other(where: RunDir, what: str, instead: str) -> UserError:
 
 # ---- data ----------------------------------------------------------------------------------------
 def _pool(pool: Pool) -> str:
+    return f"{len(pool.y)} rows, {_digest(pool)}"
+
+
+def _digest(tensors: Iterable[Tensor]) -> str:
     seen = hashlib.sha256()
-    for tensor in pool:
+    for tensor in tensors:
         seen.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
         for chunk in _chunks(tensor):
             seen.update(chunk)
-    return f"{len(pool.y)} rows, {seen.hexdigest()}"
+    return seen.hexdigest()
 
 
 def _chunks(tensor: Tensor) -> Iterator[memoryview]:

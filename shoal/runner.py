@@ -121,6 +121,8 @@ class Run:
         config = load_run(where.config, changes)
         old, now = read_origin(where.origin), config_hash(written)
         told = now if written.get("format") == 2 else hash_of_0_1(written)
+        if old is not None and old.config not in ("", now):
+            raise checkpoint.another_config(where.path)
         known = {told}
         if old is not None and old.config == now and old.config_0_1:
             known.add(old.config_0_1)

@@ -89,11 +89,11 @@ class ModuleTask:
     looked_up: str | None = field(init=False)  # the table that samples are row numbers of
 
     def __post_init__(self) -> None:
-        # A copy: what is built may be somebody's own module, and this one is changed below.
         with seeded(0):  # its weights are never used
-            module = deepcopy(self.build())
+            module = self.build()
         check_layers(module)
-        module = module.to(self.dtype).eval()
+        # A copy: what is built may be somebody's own module, and this one is changed below.
+        module = deepcopy(module).to(self.dtype).eval()
         store: Callable[[str, Any], None] = lambda k, v: object.__setattr__(self, k, v)  # noqa: E731
         # What the plain module has, in its order; the module below loses its counters.
         store("plain", dict(module.state_dict()))

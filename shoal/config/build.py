@@ -28,13 +28,13 @@ from shoal.federation import Rates, Settings
 from shoal.guard import Guard
 from shoal.lone_rows import check_rounds
 from shoal.method import Method
-from shoal.metrics.named import OF_CLASSES, metric
+from shoal.metrics.named import OF_CLASSES, check_own, metric
 from shoal.orders import LONG, bounded
 from shoal.part import Part
 from shoal.parts.local_adam import Adam
 from shoal.parts.local_sgd import Sgd
 from shoal.task import Task
-from shoal.types import Model
+from shoal.types import Model, Pool
 from shoal.worlds.base import Moment, World, largest_client
 from shoal.worlds.own_tests import knows_own_rows
 from shoal.worlds.saved import file_of
@@ -114,6 +114,9 @@ def build(
             metric(name)  # a name that is not known
             if config.problem is not None and name in OF_CLASSES:
                 raise UserError(f"evaluate.metrics: {name} is for classes, which a problem has not")
+        test = getattr(subject.world, "test_pool", None)
+        if isinstance(test, Pool) and len(test.y) and subject.task.classes is not None:
+            check_own(config.evaluate.metrics, test.y, subject.task.classes)
         _check_own(config, subject.world)
     with concerning("participation"):
         _check_participation(config, subject.world.at(0))

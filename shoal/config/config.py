@@ -171,7 +171,7 @@ class Config(Strict):
     format: Literal[1, 2] = Field(
         default=1, description="1 or 2 (a run directory's config has 2: every setting is in it)"
     )
-    seed: Whole = Field(default=0, description="a whole number of at least 0")
+    seed: Whole = Field(default=0, lt=2**63, description="a whole number from 0 to 2^63 - 1")
     device: str = Field(
         default="auto",
         pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$",

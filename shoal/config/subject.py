@@ -144,9 +144,10 @@ def task_of(config: Config, data: Dataset) -> ModuleTask:
     weights = _class_weights(config, data)
     rows = cross_entropy_rows if weights is None else weighted_rows(weights)
     with seeded(0):
-        network = deepcopy(make())  # one of its own: it is looked at in training mode
+        network = make()
     check_layers(network)
-    lone = lone_layer(network, data.train.x, data.classes)
+    # one of its own, as it will be trained: it is looked at in training mode
+    lone = lone_layer(deepcopy(network).to(torch.float32), data.train.x, data.classes)
     return ModuleTask(make, rows, classes=data.classes, lone_layer=lone, shape=data.shape)
 
 

@@ -94,4 +94,30 @@ def metric(name: str) -> Metric:
 def measured(names: Sequence[str], outputs: Tensor, labels: Tensor) -> dict[str, float]:
     """Every metric on the same outputs."""
     outputs, labels = outputs.detach().cpu(), labels.cpu()
-    return {name: float(metric(name)(outputs, labels)) for name in names}
+    return {name: _number(name, outputs, labels) for name in names}
+
+
+def check_own(names: Sequence[str], labels: Tensor, classes: int) -> None:
+    """Call the functions of the user's on random outputs for the test rows, so that one that cannot
+    be called is refused before a round is played."""
+    own = [name for name in names if name not in METRICS]
+    if own:
+        drawn = torch.randn(len(labels), classes, generator=torch.Generator().manual_seed(0))
+        for name in own:
+            _number(name, drawn, labels.cpu())
+
+
+def _number(name: str, outputs: Tensor, labels: Tensor) -> float:
+    if name in METRICS:
+        return METRICS[name](outputs, labels)
+    try:
+        return float(metric(name)(outputs, labels))
+    except UserError:
+        raise
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(
+            f"evaluate.metrics: {name!r} must make a number of outputs of shape "
+            f"{tuple(outputs.shape)} and labels of shape {tuple(labels.shape)}, and does not "
+            f"({reason})"
+        ) from error

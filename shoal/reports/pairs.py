@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 Page = dict[str, Any]
 LEVEL = 0.95  # of all intervals of a comparison together
 FIGURES = ("mean", "final")
+MEMBERS = ("members", "each", "own")  # evaluate.on: members are scored on rows of their own
 
 
 class Interval(NamedTuple):
@@ -90,6 +91,8 @@ def why_apart(a: Page, b: Page) -> str:
         return f"they are scored on {a['scored_on']} and on {b['scored_on']}"
     if a["seed"] != b["seed"]:
         return "they share no seed"
+    if told := _unlike_scores(a, b):
+        return told
     if told := _unlike_data(a, b):
         return f"their data differ ({told})"
     if told := _unlike_worlds(a, b):
@@ -102,6 +105,23 @@ def why_apart(a: Page, b: Page) -> str:
         return f"they are scored in different rounds{told}"
     if a["rounds"]["done"] != b["rounds"]["done"] and a["span"] != b["span"]:
         return "one has so many more rounds that its curve is kept in other steps"
+    return ""
+
+
+def _unlike_scores(a: Page, b: Page) -> str:
+    """Whether other members are scored, or rows are held out of one run's training only."""
+    rules = [page["settings"].get("evaluate") or {} for page in (a, b)]
+    of_members = [r.get("on") in MEMBERS for r in rules]
+    most = [r.get("members", 1000) for r in rules]
+    if all(of_members) and most[0] != most[1]:
+        return f"they score at most {most[0]} and {most[1]} members"
+    apart = [
+        # a config of version 0.1 holds nothing out
+        r.get("held_out") or 0 if of or r.get("local") is not None else 0
+        for r, of in zip(rules, of_members, strict=True)
+    ]
+    if apart[0] != apart[1]:
+        return f"they train without {apart[0]:g} and {apart[1]:g} of each member's rows, held out"
     return ""
 
 

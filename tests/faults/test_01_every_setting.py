@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from small_runs import rounds, stateful
+from torch import nn
 
 from shoal import catalog
 from shoal.cli import call
@@ -20,6 +21,7 @@ from shoal.config.method import build as build_method
 from shoal.config.method import complete
 from shoal.config.subject import complete_data, drawn_data
 from shoal.errors import UserError
+from shoal.models.registry import model
 from shoal.runner import Run, config_hash
 
 OLD = Path(__file__).parent / "run_of_0_1"  # made by version 0.1, interrupted after two rounds
@@ -205,3 +207,20 @@ def test_infinity_is_written_too(tmp_path: Path) -> None:
     assert run.plan.settings.method == build(from_mapping(values)).settings.method
     run.close()
     assert written(tmp_path / "a")["method"][1]["early_stop"]["gamma"] == float("inf")
+
+
+@model("with_an_activation")
+def with_an_activation(
+    shape: tuple[int, ...], classes: int, *, width: int = 3, activation: type[nn.Module] = nn.ReLU
+) -> nn.Module:
+    return nn.Sequential(nn.Linear(*shape, width), activation(), nn.Linear(width, classes))
+
+
+def test_a_default_that_no_config_can_say_is_left_to_the_code(tmp_path: Path) -> None:
+    values = {
+        "model": "with_an_activation",
+        "world": {"name": "still", "members": 3, "rounds": 1, "partition": "iid"},
+    }
+    Run.create(tmp_path / "a", from_mapping(values)).play()
+    written = yaml.safe_load((tmp_path / "a" / "config.yaml").read_text())
+    assert written["model"] == {"name": "with_an_activation", "init": "random", "width": 3}

@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from safetensors.torch import save_file
 
+from shoal.api import play
 from shoal.cli import call
 from shoal.config import from_mapping
 from shoal.config.build import build
@@ -100,6 +102,42 @@ def test_data_may_move(tmp_path: Path, table: Path, capsys: pytest.CaptureFixtur
     assert f"the data have moved from {table} to {moved}; they are the same" in said
     assert yaml.safe_load((run / "config.yaml").read_text())["data"]["path"] == str(moved)
     assert len((run / "rounds.jsonl").read_text().splitlines()) == 4
+
+
+def begun_without_checkpoint(directory: Path, values: dict[str, Any]) -> Path:
+    """As after a kill before the first checkpoint, which is due after 20 seconds."""
+    run = begun(directory, values)
+    shutil.rmtree(run / "checkpoint")
+    return run
+
+
+def test_another_config_is_refused_before_the_first_checkpoint(
+    tmp_path: Path, table: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = begun_without_checkpoint(tmp_path / "a", config(table))
+    written = run / "config.yaml"
+    kept = written.read_text()
+    changed = kept.replace("eta_g: 1.0", "eta_g: 0.5")
+    assert changed != kept
+    written.write_text(changed)
+    refused(run, capsys, "is not the config this run was started with")
+    written.write_text(kept)
+    assert call(["resume", str(run)]) == 0
+
+
+def test_another_initial_model_is_refused(
+    tmp_path: Path, table: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start = tmp_path / "start.safetensors"
+    values = config(table)
+    first = play(build(from_mapping({**values, "seed": 1}))).model
+    save_file(first, start)
+    values["model"] = {**values["model"], "init": str(start)}
+    run = begun_without_checkpoint(tmp_path / "a", values)
+    save_file({name: tensor + 1 for name, tensor in first.items()}, start)
+    refused(run, capsys, "the initial model (model.init) changed since")
+    save_file(first, start)
+    assert call(["resume", str(run)]) == 0
 
 
 def test_other_code_of_ones_own_is_refused(

@@ -52,6 +52,12 @@ def test_the_readmes_example_beats_fedavg_and_prints_by_how_much() -> None:
         assert float(shown) == pytest.approx(measured, abs=0.3)
 
 
+def test_the_readmes_python_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    code = next(re.finditer(r"```python\n(.*?)```", README, re.DOTALL))[1]
+    exec(compile(code, "README.md", "exec"), {})
+    assert len(re.findall(r"0\.\d+", capsys.readouterr().out)) == 2
+
+
 @pytest.mark.slow
 def test_the_demo_beats_fedavg_and_says_by_how_much() -> None:
     pairs = []

@@ -4,6 +4,7 @@ scored), the reason is said for the others, and a run that is played twice count
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -172,3 +173,21 @@ def test_runs_that_can_be_paired_still_are(played: Played) -> None:
     assert entry["mean"] == pytest.approx(sign * sum(gaps) / 3)
     shown, _ = column(theirs[0], ours[0])
     assert float(shown[1]) == pytest.approx(100 * gaps[0], abs=0.006)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "why"),
+    [
+        ({"on": "members"}, {"on": "members", "members": 2}, "score at most (1000|2) and"),
+        ({}, {"local": 2}, "train without (0|0.2) and (0|0.2) of each member's rows"),
+    ],
+)
+def test_other_members_scored_or_rows_trained(
+    played: Played, ours: dict[str, Any], theirs: dict[str, Any], why: str
+) -> None:
+    """``evaluate`` says who is scored, and what is held out of training."""
+    data = told(played(evaluate=ours), played(method="flash", evaluate=theirs))
+    assert data["pairs"] == []
+    assert re.search(why, data["notes"][0]), data["notes"]
+    same = told(played(evaluate=theirs), played(method="flash", evaluate=theirs))
+    assert same["apart"] == [] and same["pairs"]

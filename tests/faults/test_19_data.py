@@ -87,6 +87,18 @@ def test_metrics_of_numbers_on_classes(name: str, refused: Any) -> None:
     assert said.startswith(f"config.yaml, line 5: evaluate.metrics: {name} is for answers that are")
 
 
+def test_words_are_no_truth_values(refused: Any) -> None:
+    """``no`` is a word in a config; as an option it would count as true."""
+    said = refused(written(data={"name": "digits", "flat": "no"}))
+    assert "flat of data set 'digits' must be true or false, not 'no'" in said
+
+
+@pytest.mark.parametrize("name", ["os:getcwd", "builtins:max"])
+def test_a_function_that_is_no_metric(name: str, refused: Any) -> None:
+    said = refused(written(data="digits", evaluate={"metrics": [name]}))
+    assert said.startswith(f"config.yaml, line 5: evaluate.metrics: {name!r} must make a number of")
+
+
 def test_a_metric_that_is_not_known(refused: Any) -> None:
     said = refused(written(data="digits", evaluate={"metrics": ["acu"]}))
     assert said.startswith("config.yaml, line 5: evaluate.metrics: 'acu' is not known")

@@ -79,6 +79,23 @@ def lazy() -> Net:
     return net
 
 
+def lazy_buffers() -> Net:
+    net = Net()
+    net.between = nn.LazyBatchNorm1d(affine=False)
+    return net
+
+
+class Cast(nn.Module):
+    """Casts samples to a type that training does not have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 10).double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x.double())
+
+
 def with_own_generator(x: Tensor, train: bool) -> Tensor:
     return x + torch.randn(x.shape, generator=torch.Generator().manual_seed(0))
 
@@ -98,6 +115,10 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
                          "forward of the network draws random"),
     "frozen parameters": (frozen, "parameter 'body.bias'.*requires_grad=False"),
     "layers without sizes": (lazy, r"layer 'head' \(LazyLinear\).*no sizes"),
+    "statistics without sizes": (lazy_buffers, r"layer 'between' \(LazyBatchNorm1d\).*no sizes"),
+    "nothing that learns": (lambda: Net(end=lambda logits, _: logits.detach()),
+                            "logits without a gradient"),
+    "samples cast to another type": (Cast, r"layer 'layer' \(Linear\).*Double and Float"),
     "a mapping": (lambda: Net(end=lambda logits, _: {"logits": logits}), "a dict with 'logits'"),
     "three things": (lambda: Net(end=lambda logits, f: (logits, f, f)), "returns 3 things"),
     "other logits": (lambda: Net(end=lambda logits, f: f), r"shape \(2, 8\).*\(rows, 10\)"),

@@ -113,6 +113,7 @@ def test_a_whole_number_may_be_written_with_a_point() -> None:
         ({"problem": {**PROBLEM["problem"], "b": [math.nan, 1]}}, "problem.b"),
         ({"problem": {**PROBLEM["problem"], "w0": [math.inf]}}, "problem.w0"),
         ({"problem": {**PROBLEM["problem"], "rounds": True}}, "problem.rounds must be"),
+        ({"seed": 2**63}, "seed must be"),
         ({"guard": {"quorum": math.nan}}, "guard.quorum must be"),
         ({"participation": math.nan}, "participation must be"),
         ({"evaluate": {"target": math.nan}}, "evaluate.target must be"),

@@ -103,6 +103,11 @@ def load(name: str, **options: Any) -> Dataset:
             raise UserError(
                 f"data set {name!r} has no option {option!r}; {suggestion(option, known)}"
             )
+        flag = isinstance(parameters[option].default, bool)
+        if flag and not isinstance(options[option], bool):  # "no" would count as true
+            raise UserError(
+                f"{option} of data set {name!r} must be true or false, not {options[option]!r}."
+            )
     for option, parameter in parameters.items():
         if parameter.default is parameter.empty and option not in options:
             raise UserError(f"data set {name!r} needs the option {option!r}.")
