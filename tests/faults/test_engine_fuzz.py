@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from support import SmallWorld, play, settings_for, small_task
@@ -13,12 +15,16 @@ from shoal import catalog
 from shoal.engines.loop import Loop
 from shoal.engines.stacked.engine import Stacked
 from shoal.errors import UserError
+from shoal.federation import Federation
 from shoal.guard import Guard
 from shoal.metrics.evaluate import evaluate
 from shoal.metrics.rows import evaluate_own
 from shoal.models import model
+from shoal.orders import make_order
+from shoal.parts.select import BestOfBank, stacked
 from shoal.task import ModuleTask
-from shoal.types import ClientData, Model
+from shoal.tree import leaves
+from shoal.types import ClientData, Job, Model
 
 ROWS, FEATURES, CLASSES = 7, 6, 3
 
@@ -170,3 +176,48 @@ def test_mfcl_that_hears_of_what_is_noticed_trains_as_fedavg_before(labels: str)
     found, plain = (shoal.run(method=m, **more) for m in (method, "fedavg"))
     for name, tensor in plain.model.items():
         assert torch.allclose(found.model[name], tensor, rtol=0, atol=1e-6)
+
+
+class Centred(nn.Module):
+    """Rows of a batch see each other: padding would change what a row gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(FEATURES, 4), nn.Linear(4, CLASSES)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.body(x)
+        features = torch.tanh(features - features.mean(0))
+        return self.head(features), features
+
+
+@pytest.mark.parametrize("rows", [(6,), (6, 7, 9)], ids=["equal", "unequal"])
+@pytest.mark.parametrize("method", ["fedgh", "dynamic_init", "fedagg", "scaffold"])
+def test_what_a_part_sees_of_all_rows_is_not_padded_where_rows_mix(
+    method: str, rows: tuple[int, ...]
+) -> None:
+    """Class means, gradients and questions over all of a client's rows had padding among them."""
+    world = SmallWorld(rows=rows, shifts={1: "members", 2: "members"}, dtype=torch.float64)
+    task = ModuleTask(Centred, classes=CLASSES, dtype=torch.float64)
+    options: dict[str, Any] = {"fedagg": {"epochs": 2}, "scaffold": {"option": 1}}.get(method, {})
+    settings = settings_for(catalog.METHODS[method](**options), world, task)
+    _, _, right = play(settings, Loop(), 3)
+    _, _, found = play(settings, Stacked(threads=1), 3)
+    assert torch.allclose(found[-1], right[-1], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("rows", [(6,), (6, 7, 9)], ids=["equal", "unequal"])
+def test_questions_are_not_padded_where_rows_mix(rows: tuple[int, ...]) -> None:
+    world = SmallWorld(rows=rows, dtype=torch.float64)
+    task = ModuleTask(Centred, classes=CLASSES, dtype=torch.float64)
+    method = catalog.hypcluster()
+    settings = settings_for(method, world, task)
+    federation = Federation.fresh(settings, task.initial(0), world.at(0), 0.1)
+    jobs = [Job(client) for client in range(world.clients)]
+    order = make_order(federation, settings, world.at(0), 0, jobs)
+    (part,) = method.parts
+    assert isinstance(part, BestOfBank)
+    bank = stacked(federation.models)
+    slow, fast = (e.ask(order, part.losses, bank) for e in (Loop(), Stacked(threads=1)))
+    for right, found in zip(slow, fast, strict=True):
+        assert torch.allclose(leaves(found)[0], leaves(right)[0], rtol=0, atol=1e-12)

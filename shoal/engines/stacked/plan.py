@@ -55,8 +55,10 @@ def plan_for(order: Order, matches: Matches, cache_bytes: int = CACHE_BYTES) -> 
     work = total_work(order, sizes)
     path = Path.UNIFORM if uniform else Path.GENERAL
     why = [_why_path(order, uniform)]
-    stacked = order.program.task.stackable and step < LARGE_STEP
-    why.append(_why_alone(order, step))
+    looks = order.program.needs_train or order.program.needs_validation
+    ragged = looks and order.pad == 0 and min(sizes) != max(sizes)
+    stacked = order.program.task.stackable and step < LARGE_STEP and not ragged
+    why.append(_why_alone(order, step, ragged))
     fitting = max(1, cache_bytes // _bytes(order)) if stacked else 1
     spans = _spans(members, fitting, work)
     if uniform and stacked:
@@ -139,9 +141,11 @@ def _why_path(order: Order, uniform: bool) -> str:
     return "path general: clients differ in rows or steps"
 
 
-def _why_alone(order: Order, step: int) -> str:
+def _why_alone(order: Order, step: int, ragged: bool) -> str:
     if not order.program.task.stackable:
         return "clients run alone: convolutions and recurrent layers are slower side by side"
+    if ragged:  # what a part sees of all a client's data would be padded to the longest
+        return "clients run alone: they differ in rows, and padding would change what rows give"
     if step >= LARGE_STEP:
         return f"clients run alone: a step is {step / 1e6:.0f} million multiply-adds"
     return ""

@@ -32,12 +32,17 @@ from shoal.types import Batch
 def answers_together(
     compiled: Compiled, order: Order, question: Callable[..., Tree], payload: Tree
 ) -> list[Tree] | None:
-    """Everybody's answer; None where clients cannot be asked at once."""
+    """Everybody's answer; None where clients cannot be asked at once.
+
+    Without padding in the order (it may change what rows give), there is none in questions.
+    """
     if not (getattr(question, "weighs_rows", False) and compiled.stacked and order.members):
         return None
     groups: dict[int, list[int]] = {}  # places of members by the length they are padded to
     for place, member in enumerate(order.members):
-        groups.setdefault(padded_size(len(member.train), QUESTION_LENGTHS), []).append(place)
+        rows = len(member.train)
+        length = padded_size(rows, QUESTION_LENGTHS) if order.pad else rows
+        groups.setdefault(length, []).append(place)
     found: dict[int, Tree] = {}
     with torch.no_grad():
         for length, places in groups.items():
@@ -62,6 +67,7 @@ def _answers(
     spare = (1 << (len(members) - 1).bit_length()) - len(members)
     stack = [*members, *[members[-1]] * spare]
     given = given_to(order, stack)
+    length = length if order.pad else 0
     local = Local(stacked_whole([member.train for member in stack], length), None)
     rate = known(order.rates[0], given.received.dtype, given.received.device)
 
