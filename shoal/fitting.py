@@ -23,6 +23,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from shoal.errors import UserError
+from shoal.seeded import draws_globally
 
 ROWS = 2  # of the watched pass: batch normalisation needs two
 
@@ -66,7 +67,7 @@ def lone_layer(module: nn.Module, x: Tensor, classes: int) -> str | None:
         x = x.to(like.dtype)
     found: list[str] = []
     module = module.cpu().train()
-    with torch.random.fork_rng(devices=[]), torch.enable_grad(), _followed(module, found) as where:
+    with torch.enable_grad(), _followed(module, found) as where:
         try:
             with _Watch(where):
                 result = module(x)
@@ -117,7 +118,7 @@ def _check_features(features: Any) -> None:
 
 
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Refuses operators that draw: the ones that say so and move a generator."""
+    """Refuses operators that draw."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -133,14 +134,10 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if torch.Tag.nondeterministic_seeded not in func.tags:
-            return func(*args, **kwargs)
-        before = torch.random.get_rng_state()
-        result = func(*args, **kwargs)
         own = any(isinstance(a, torch.Generator) for a in (*args, *kwargs.values()))
-        if own or not torch.equal(before, torch.random.get_rng_state()):
+        if own or draws_globally(func, args, kwargs):
             raise _draws(self._where())
-        return result
+        return func(*args, **kwargs)
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)  # type: ignore[no-untyped-call]

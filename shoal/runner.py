@@ -121,6 +121,11 @@ class Run:
         config = load_run(where.config, changes)
         old, now = read_origin(where.origin), config_hash(written)
         told = now if written.get("format") == 2 else hash_of_0_1(written)
+        if old is None and written.get("format") == 2:
+            raise UserError(
+                f"{where.origin} is missing, so data and code cannot be compared with those of "
+                "the run's start; put it back, or start a new run"
+            )
         if old is not None and old.config not in ("", now):
             raise checkpoint.another_config(where.path)
         known = {told}

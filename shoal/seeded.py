@@ -39,11 +39,16 @@ class seeded(TorchDispatchMode):  # type: ignore[no-untyped-call]  # noqa: N801 
         self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = dict(kwargs or {})
-        draws = Tag.nondeterministic_seeded in func.tags and not _drops_nothing(func, args, kwargs)
-        if draws and kwargs.get("generator") is None:
+        if draws_globally(func, args, kwargs):
             func = _with_generator(func)
             kwargs["generator"] = self._generator
         return func(*args, **kwargs)
+
+
+def draws_globally(func: OpOverload, args: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether a call draws from torch's global generator."""
+    drawn = Tag.nondeterministic_seeded in func.tags and kwargs.get("generator") is None
+    return drawn and not _drops_nothing(func, args, kwargs)
 
 
 def _drops_nothing(func: OpOverload, args: Any, kwargs: dict[str, Any]) -> bool:
@@ -67,4 +72,4 @@ def _with_generator(func: OpOverload) -> OpOverload:
     return found
 
 
-__all__ = ["seeded"]
+__all__ = ["draws_globally", "seeded"]

@@ -245,3 +245,11 @@ def test_one_writer(tmp_path: Path, table: Path, capsys: pytest.CaptureFixture[s
         first.wait()
     assert call(["resume", str(run)]) == 0  # the lock went with its process
     assert len((run / "rounds.jsonl").read_text().splitlines()) == 4
+
+
+def test_a_run_without_its_origin_is_refused(
+    tmp_path: Path, table: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = begun(tmp_path / "a", config(table))
+    (run / "origin.json").unlink()
+    refused(run, capsys, "origin.json is missing", "put it back")

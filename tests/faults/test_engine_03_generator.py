@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from shoal import models
+from shoal import models, run
 from shoal.task import ModuleTask
 
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
@@ -58,3 +58,11 @@ def test_another_thread_cannot_come_between() -> None:
         go_on.set()
         thread.join()
     assert torch.equal(found[0], alone)
+
+
+def test_a_run_leaves_the_global_generator_alone() -> None:
+    before = torch.get_rng_state()
+    settings = {"name": "still", "members": 4, "rounds": 2}
+    for engine in ("loop", "stacked"):
+        run(world=settings, method="fedagg", engine=engine, local={"epochs": 2})
+    assert torch.equal(torch.get_rng_state(), before)

@@ -91,7 +91,7 @@ def test_announced_and_hidden_on_one_round() -> None:
         ({"kind": "suden", "at": 5}, ("kind", "'suden'", "'sudden'")),
         ({"at": 100}, ("at", "100", "1 to 99")),
         ({"at": 0}, ("at", "0", "1 to 99")),
-        ({}, ("at", "None", "1 to 99")),
+        ({}, ("at", "not given", "1 to 99")),
         ({"at": 5, "shape": 1}, ("'shape'", "'share'")),
         ({"at": 5, "share": 0}, ("share", "0", "above 0")),
         ({"at": 5, "every": 3}, ("sudden", "'every'")),

@@ -110,7 +110,7 @@ def test_the_cache_is_bounded() -> None:
     [
         ({"members": 2000}, ("members", "2000", "lazy: true")),
         ({"members": 0}, ("members", "0", "at least 1")),
-        ({"members": None}, ("members", "None", "at least 1")),
+        ({"members": None}, ("members", "not given", "at least 1")),
         ({"name": "stil"}, ("'stil'", "'still'")),
         ({"round": 3}, ("'round'", "'rounds'")),
         ({"partition": {"name": "dirichlet", "alfa": 1}}, ("'alfa'", "'alpha'")),

@@ -50,7 +50,7 @@ def test_a_run_plays_a_world_that_another_drew(tmp_path: Path) -> None:
     held = from_mapping({**config, "world": drawn, "local": {"validation": 0.2}})
     with pytest.raises(UserError, match="holds out 0 of.*local.validation to 0"):
         Run.create(tmp_path / "not", held)
-    for file, words in ((None, "file of world 'saved' is None"), ("none.json", "cannot read")):
+    for file, words in ((None, "file of world 'saved' is not given"), ("none.json", "cannot read")):
         with pytest.raises(UserError, match=words):
             bad = {"name": "saved", "file": file}
             Run.create(tmp_path / "not", from_mapping({**config, "world": bad}))

@@ -24,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from shoal.engines.compiler.graph import Graph, aten, insert, value, without_memory
+from shoal.seeded import draws_globally
 
 _VALUE_TAGS = {Tag.data_dependent_output, Tag.dynamic_output_shape}
 
@@ -114,12 +115,12 @@ def _changes(func: OpOverload, args: Any) -> bool:
 def recorded(function: Callable[..., list[Tensor]], tensors: Sequence[Tensor]) -> Graph:
     """What ``function`` does to tensors like these.
 
-    Raises ``ValueError`` when the function looks at values or writes to what it was given, and
-    whatever the function raises.
+    Raises ``ValueError`` when the function looks at values, writes to what it was given or draws
+    from torch's global generator, and whatever the function raises.
     """
     given = [_alias(t) for t in tensors]
     recorder = Recorder(given)
-    with torch.random.fork_rng(devices=[]), Unread(), recorder:
+    with Unread(), recorder:
         result = function(*given)
     return recorder.finish(result)
 
@@ -161,6 +162,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if not known:
                 raise ValueError(f"it looks at the values of a tensor ({func})")
             return func(*args, **kwargs)
+        if draws_globally(func, args, kwargs):
+            raise ValueError(f"it draws random numbers ({func})")
         if _changes(func, args):
             self._before_change(func, args, kwargs, known)
         node = self._call(func, args, kwargs)
