@@ -93,7 +93,7 @@ def test_one_trace_of_an_epochs_end_serves_all_epochs() -> None:
 def test_a_part_that_decides_by_the_epoch_has_a_trace_for_each() -> None:
     engine = Stacked(threads=1)
     _, reports, _ = play(settings_of(METHODS["stopping by the epoch"]), engine, 2)
-    assert not engine.notes
+    assert not [note for note in engine.notes if "TorchScript" not in note]
     assert {epochs for report in reports for epochs in report.epochs} == {2}
     ends = [
         t
