@@ -17,6 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 import torch
+from torch import Tensor
 
 from shoal import tree
 from shoal.cores import cores
@@ -199,13 +200,12 @@ class _Work:
             chunk = Chunk.of(self.order, self.order.members[begin:end])
         try:
             with replaying():
-                results = RUN[self.plan.path](self._compiled, chunk)
+                results = self._summed(number, RUN[self.plan.path](self._compiled, chunk))
         except Untraceable as error:
             self.sums.put(number, None)
             return self._one_by_one(chunk, str(error))
         self._notes.remark(*self._compiled.notes)
-        with torch.inference_mode():
-            return self._summed(number, results)
+        return results
 
     def _summed(self, number: int, results: Results) -> Results:
         """Finite uploads are added up here, in the thread that has them in its cache, unless
@@ -215,8 +215,9 @@ class _Work:
         if sums is None and adds and _finite(results):
             weights = None if order.uniform else results.counts
             assert isinstance(results.delta, torch.Tensor)
+            alone = self.plan.path is Path.UNIFORM and len(results.clients) == 1
             sums = Sums(
-                weighted_sum(results.delta, weights),
+                _scaled(results.delta[0], weights) if alone else weighted_sum(results.delta, weights),
                 weighted_sum(results.stats, weights),
                 payload_sums(order.program.method.parts, results.payloads, weights),
             )
@@ -228,6 +229,11 @@ class _Work:
         if isinstance(results.delta, torch.Tensor):
             results = results._replace(delta=results.delta[:0])
         return results._replace(counted=True, sums=None)
+
+
+def _scaled(change: Tensor, weights: Sequence[float] | None) -> Tensor:
+    """As often as it counts, in its own memory."""
+    return change if weights is None or weights[0] == 1.0 else change.mul_(weights[0])
 
 
 def _finite(results: Results) -> bool:

@@ -55,7 +55,8 @@ def run_uniform(compiled: Compiled, chunk: Chunk) -> Results:
     given = Given(theta, order.initial, order.model.stats, number, none, order.sent)
     for epoch in range(order.epochs):
         _epoch(compiled, chunk, epoch, given, carry)
-    x.sub_(theta)
+    # of one client the change is the chunk's sum, too: it gets memory of its own, and is not copied
+    x = torch.sub(x, theta) if clients == 1 else x.sub_(theta)
     norms: list[float] = torch.linalg.vector_norm(x, dim=1).tolist()
     return uniform_results(chunk, x, stats, norms)
 
