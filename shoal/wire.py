@@ -78,6 +78,8 @@ class Spent:
 
     def holds(self, client: int, theta: Tensor) -> bool:
         """Whether a question took this very vector to the client already."""
+        if not self._held:
+            return False  # the usual case: nobody was asked
         return any(own is theta or torch.equal(own, theta) for own in self._held.get(client, ()))
 
     def next_attempt(self) -> None:

@@ -215,9 +215,9 @@ class _Work:
         if sums is None and adds and _finite(results):
             weights = None if order.uniform else results.counts
             assert isinstance(results.delta, torch.Tensor)
-            alone = self.plan.path is Path.UNIFORM and len(results.clients) == 1
+            total = _total(results.delta, weights, self.plan.path is Path.UNIFORM)
             sums = Sums(
-                _scaled(results.delta[0], weights) if alone else weighted_sum(results.delta, weights),
+                total,
                 weighted_sum(results.stats, weights),
                 payload_sums(order.program.method.parts, results.payloads, weights),
             )
@@ -231,9 +231,12 @@ class _Work:
         return results._replace(counted=True, sums=None)
 
 
-def _scaled(change: Tensor, weights: Sequence[float] | None) -> Tensor:
-    """As often as it counts, in its own memory."""
-    return change if weights is None or weights[0] == 1.0 else change.mul_(weights[0])
+def _total(changes: Tensor, weights: Sequence[float] | None, own: bool) -> Tensor:
+    """The sum of changes, each as often as it counts; ``own``: that of a lone client is nobody
+    else's, and becomes the sum."""
+    if not own or len(changes) > 1:
+        return weighted_sum(changes, weights)
+    return changes[0] if weights is None or weights[0] == 1.0 else changes[0].mul_(weights[0])
 
 
 def _finite(results: Results) -> bool:
