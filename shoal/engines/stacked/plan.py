@@ -181,6 +181,3 @@ def _factored_bytes(order: Order) -> int:
     rows = order.epochs * len(order.members[0].train)
     numbers = rows * (inputs + 3 * outputs + rows) + 2 * (theta.numel() - outputs * inputs)
     return numbers * theta.element_size()
-
-
-__all__ = ["Path", "StackPlan", "plan_for", "step_work", "total_work"]

@@ -14,7 +14,7 @@ from shoal.engines.compiler.compile import Replay
 from shoal.engines.compiler.steps import Steps
 from shoal.engines.numbers import known
 from shoal.engines.stacked.active_clients import Active, Done, finish, in_order
-from shoal.engines.stacked.compiled import Compiled, given_rows, rows_of
+from shoal.engines.stacked.compiled import Bound, Compiled, StepCall, given_rows, rows_of
 from shoal.engines.stacked.epoch import Piece
 from shoal.engines.stacked.layout import Chunk
 from shoal.engines.stacked.sizes import runs_of, stack_sizes
@@ -114,7 +114,7 @@ class _Stepper:
         self.value = active.chunk.order.rates[epoch]
         self.shuffled = active.chunk.epoch(epoch)
         self.bound: dict[tuple[int, int, int], Callable[..., object]] = {}
-        self.found: dict[int, tuple[Replay, list[Tensor], list[Tensor]]] = {}
+        self.found: dict[int, tuple[Replay, Bound]] = {}
 
     def regular_steps(self, count: int) -> None:
         """Steps that all clients take with full batches: no look-ups inside the loop."""
@@ -151,17 +151,14 @@ class _Stepper:
     def run(self, steps: Steps, rows: int) -> None:
         """Steps of the first ``rows`` rows; several runs of an epoch may have equally many."""
         if rows not in self.found:
-            real: Callable[[], Batch] = lambda: Batch(*next(steps.batches()))  # noqa: E731
-            self.found[rows] = self._replay(0, rows, Batch(*steps.like()), (), real)
-        replay, carry, fixed = self.found[rows]
-        replay.all_steps(carry, fixed, steps, self.value)
+            self.found[rows] = self._replay(0, rows, Batch(*steps.like()), (), steps.first)
+        replay, bound = self.found[rows]
+        replay.all_steps(*bound, steps, self.value)
 
     def _all(self, steps: Steps, begin: int, end: int) -> None:
         """Every step of clients ``begin..end`` in one call."""
-        real: Callable[[], Batch] = lambda: Batch(*next(steps.batches()))  # noqa: E731
-        replay, carry, fixed = self._replay(begin, end, Batch(*steps.like()), (), real)
-        stacked = self.compiled.stacked
-        replay.all_steps(carry, fixed, steps if stacked else steps.alone(), self.value)
+        replay, bound = self._replay(begin, end, Batch(*steps.like()), (), steps.first)
+        replay.all_steps(*bound, steps if self.compiled.stacked else steps.alone(), self.value)
 
     def _step(self, step: int, piece: Piece, begin: int, end: int) -> None:
         """One step of clients ``begin..end``."""
@@ -179,8 +176,8 @@ class _Stepper:
     def _bind(
         self, begin: int, end: int, batch: Batch, noise: tuple[Tree, ...]
     ) -> Callable[..., object]:
-        replay, carry, fixed = self._replay(begin, end, batch, noise, lambda: batch)
-        return replay.bind(carry, fixed)
+        replay, bound = self._replay(begin, end, batch, noise, lambda: batch)
+        return replay.bind(*bound)
 
     def _replay(
         self,
@@ -189,7 +186,7 @@ class _Stepper:
         batch: Batch,
         noise: tuple[Tree, ...],
         real: Callable[[], Batch],
-    ) -> tuple[Replay, list[Tensor], list[Tensor]]:
+    ) -> tuple[Replay, Bound]:
         """The step of some clients, and the tensors to run it on."""
         active = self.active
         given, start, carry = active.given, active.start, active.carry
@@ -197,4 +194,5 @@ class _Stepper:
             given, carry = given_rows(given, begin, end), rows_of(carry, begin, end)
             start = start[begin:end] if start.dim() == 2 else start
         clock = active.chunk.order.clock(self.epoch)
-        return self.compiled.step(given, start, carry, batch, self.rate, noise, clock, real)
+        call = StepCall(given, start, carry, batch, self.rate, clock, noise)
+        return self.compiled.step(call, real)

@@ -18,7 +18,7 @@ from shoal.engines.batches import rows_an_epoch, runs_of_steps, steps_an_epoch
 from shoal.engines.client_round import Carry, Given
 from shoal.engines.compiler.steps import Steps
 from shoal.engines.numbers import known
-from shoal.engines.stacked.compiled import Compiled
+from shoal.engines.stacked.compiled import Compiled, StepCall
 from shoal.engines.stacked.epoch import Epoch
 from shoal.engines.stacked.layout import Chunk
 from shoal.types import Batch
@@ -86,18 +86,13 @@ def _epoch(compiled: Compiled, chunk: Chunk, epoch: int, given: Given, carry: Ca
         # chunks of one size do the same steps, so one of them looks them up for all
         key = (len(chunk.members), steps.shape[1], epoch)
         replay = chunk.shared.replays.get(key)
+        call = StepCall(given, given.received, carry, Batch(*steps.like()), rate, clock)
         if replay is None:
-
-            def real(steps: Steps = steps) -> Batch:
-                return Batch(*next(steps.batches()))
-
-            replay, flat, fixed = compiled.step(
-                given, given.received, carry, Batch(*steps.like()), rate, (), clock, real
-            )
+            replay, bound = compiled.step(call, steps.first)
             chunk.shared.replays[key] = replay
         else:
-            flat, fixed = compiled.bound_to(given, given.received, carry, rate)
-        replay.all_steps(flat, fixed, steps if compiled.stacked else steps.alone(), value)
+            bound = compiled.bound_to(call)
+        replay.all_steps(*bound, steps if compiled.stacked else steps.alone(), value)
 
 
 def all_steps(epoch: Epoch, rows: int) -> Iterator[Steps]:
