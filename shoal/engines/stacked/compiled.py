@@ -173,7 +173,7 @@ class Compiled:
         The call's batch may be tensors without memory; ``real`` makes those that a new trace is
         tried on.
         """
-        bound, clock = self.bound_to(call), call.clock
+        bound, clock = self.bound_to(call.given, call.start, call.carry, call.rate), call.clock
         # everything that a compiled step depends on: how the trees look, and how each tensor lies
         form = tree.structure((call.given, call.start, call.carry, call.batch, call.noise))
         tensors = (*bound.carry, *bound.fixed, *self._moving(call))
@@ -196,13 +196,12 @@ class Compiled:
             raise found
         return found, bound
 
-    def bound_to(self, call: StepCall) -> Bound:
+    def bound_to(self, given: Given, start: Tensor, carry: Carry, rate: Tensor) -> Bound:
         """The carry and fixed tensors of a step, as its replay wants them."""
-        given, start, carry = call.given, call.start, tree.leaves(call.carry)
-        if not self.stacked:
-            given, start = _first_client(given), start[0] if start.dim() == 2 else start
-            carry = [t[0] for t in carry]
-        return Bound(carry, [call.rate, *tree.leaves((given, start))])
+        if self.stacked:
+            return Bound(tree.leaves(carry), [rate, *tree.leaves((given, start))])
+        alone = (_first_client(given), start[0] if start.dim() == 2 else start)
+        return Bound([t[0] for t in tree.leaves(carry)], [rate, *tree.leaves(alone)])
 
     def _moving(self, call: StepCall) -> list[Tensor]:
         """What is another at every step."""

@@ -80,18 +80,19 @@ def uniform_results(chunk: Chunk, delta: Tensor, stats: Tensor, norms: list[floa
 
 
 def _epoch(compiled: Compiled, chunk: Chunk, epoch: int, given: Given, carry: Carry) -> None:
-    order, value = chunk.order, chunk.order.rates[epoch]
-    rate, clock = known(value, given.n.dtype, given.n.device), order.clock(epoch)
+    order, value, bound = chunk.order, chunk.order.rates[epoch], None
+    rate = known(value, given.n.dtype, given.n.device)
     for steps in all_steps(chunk.epoch(epoch), chunk.counts[0]):
         # chunks of one size do the same steps, so one of them looks them up for all
         key = (len(chunk.members), steps.shape[1], epoch)
         replay = chunk.shared.replays.get(key)
-        call = StepCall(given, given.received, carry, Batch(*steps.like()), rate, clock)
         if replay is None:
+            batch, clock = Batch(*steps.like()), order.clock(epoch)
+            call = StepCall(given, given.received, carry, batch, rate, clock)
             replay, bound = compiled.step(call, steps.first)
             chunk.shared.replays[key] = replay
-        else:
-            bound = compiled.bound_to(call)
+        elif bound is None:
+            bound = compiled.bound_to(given, given.received, carry, rate)
         replay.all_steps(*bound, steps if compiled.stacked else steps.alone(), value)
 
 
