@@ -53,9 +53,9 @@ class Round:
         return self.settings.rates(self.moment)
 
     # ---- parts ----
-    def filling(self, slot: str) -> list[tuple[int, Part]]:
+    def filling(self, slot: str) -> tuple[tuple[int, Part], ...]:
         """The parts that fill a slot, with their numbers in the method."""
-        return [(i, p) for i, p in enumerate(self.settings.method.parts) if p.fills(slot)]
+        return self.settings.method.numbered(slot)
 
     def only(self, slot: str) -> tuple[int, Part] | None:
         """The one part that fills a slot that allows one only, with its number."""

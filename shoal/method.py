@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 from shoal.errors import UserError
@@ -49,6 +50,17 @@ class Method:
 
     def fillers(self, slot: str) -> list[Part]:
         return [part for part in self.parts if part.fills(slot)]
+
+    @cached_property
+    def _numbered(self) -> dict[str, tuple[tuple[int, Part], ...]]:
+        return {
+            slot: tuple((i, p) for i, p in enumerate(self.parts) if p.fills(slot)) for slot in SLOTS
+        }
+
+    def numbered(self, slot: str) -> tuple[tuple[int, Part], ...]:
+        """The parts that fill a slot, with their numbers in the method; looked up once, since a
+        round asks for every client."""
+        return self._numbered[slot]
 
     def fills(self, slot: str) -> bool:
         return any(part.fills(slot) for part in self.parts)
