@@ -67,7 +67,9 @@ def main() -> None:
     for engine in asked.engines:
         found = files_of(engine, asked.method)
         folders = Counter(str(Path(name).parent) for name in found)
-        both = sum(n for folder, n in folders.items() if folder.split("/")[0] in ("rounds", "engines"))
+        both = sum(
+            n for folder, n in folders.items() if folder.split("/")[0] in ("rounds", "engines")
+        )
         print(f"{engine}: {both} files in rounds/ and engines/, {len(found)} in all")
         for name in found:
             print(f"  {name}")

@@ -15,7 +15,7 @@ from torch import Tensor
 from shoal.engines.api import Engine
 from shoal.engines.loop import Loop
 from shoal.federation import Federation, Settings, blank_view
-from shoal.part import Part
+from shoal.part import Part, combine
 from shoal.tree import Tree
 from shoal.types import Model
 from shoal.view import ServerView, Verbs
@@ -56,6 +56,10 @@ class Round:
     def filling(self, slot: str) -> tuple[tuple[int, Part], ...]:
         """The parts that fill a slot, with their numbers in the method."""
         return self.settings.method.numbered(slot)
+
+    def run(self, slot: str, call: Callable[[int, Part, Any], Any], value: Any) -> Any:
+        """``call(i, part, value so far)`` of the parts that fill a slot, joined by its rule."""
+        return combine(slot, self.filling(slot), call, value)
 
     def only(self, slot: str) -> tuple[int, Part] | None:
         """The one part that fills a slot that allows one only, with its number."""

@@ -32,9 +32,9 @@ class Method:
     def __post_init__(self) -> None:
         for part in self.parts:
             _check_names(part)
-        for slot, rule in SLOTS.items():
-            if rule is Rule.ONE:
-                _check_single(slot, self.fillers(slot))
+        for name, slot in SLOTS.items():
+            if slot.rule is Rule.ONE:
+                _check_single(name, self.fillers(name))
         setters = [p for p in self.parts if p.sets_rate]
         if len(setters) > 1:
             raise UserError(

@@ -73,8 +73,8 @@ def make_member(round: Round, job: Job) -> Member:
         memories = _caught_up(round, job, memories)
     train = _training_data(world, round.moment, job)
     if memories is not None:
-        for i, part in round.filling("data"):
-            train = part.data(memories[i], train)
+        kept = memories
+        train = round.run("data", lambda i, part, data: part.data(kept[i], data), train)
     wanted = settings.program.needs_validation
     validation = world.validation(client, now) if wanted else None
     return Member(client, train, validation, memories, cap)

@@ -15,6 +15,7 @@ from shoal.context import Round
 from shoal.engines.api import Engine
 from shoal.federation import Federation, Settings
 from shoal.orders import make_order
+from shoal.part import Part
 from shoal.reach import calls
 from shoal.stretch import change_session
 from shoal.tree import Tree
@@ -205,13 +206,13 @@ def _server_step(round: Round, trained: Trained, report: RoundReport) -> None:
         own = replace(uploads, payload=total.payload(i))
         return round.view(i, k, total.clients, uploads=own, sent=sent)
 
-    delta = uploads.delta
-    for i, part in round.filling("aggregate"):
-        delta = part.aggregate(view(i))
-        uploads = replace(uploads, delta=delta)
-    factor: float | Tensor = 1.0
-    for i, part in round.filling("server_rate"):
-        factor = factor * part.server_rate(view(i))
+    delta: Tensor = round.run(
+        "aggregate", lambda i, part, _: part.aggregate(view(i)), uploads.delta
+    )
+    uploads = replace(uploads, delta=delta)
+    factor: float | Tensor = round.run(
+        "server_rate", lambda i, part, _: part.server_rate(view(i)), 1.0
+    )
     stepper = round.only("server_step")
     if stepper is None:
         # the server steps from the bank; with nothing in between this is the mean of the models
@@ -221,15 +222,22 @@ def _server_step(round: Round, trained: Trained, report: RoundReport) -> None:
         i, part = stepper
         theta, state = part.server_step(view(i), delta, factor)
         round.update(i, k, state)
-    for i, part in round.filling("anchor"):
+
+    def anchored(i: int, part: Part, theta: Tensor) -> Tensor:
         theta, state = part.anchor(view(i), theta)
         round.update(i, k, state)
+        return theta
+
+    theta = round.run("anchor", anchored, theta)
     stats = total.stats / total.total if total.stats.numel() else federation.models[k].stats
     federation.models[k] = Model(theta, stats)
-    for i, part in round.filling("notice"):
-        noticed, state = part.notice(view(i))
+
+    def noticed(i: int, part: Part, _: bool) -> bool:
+        found, state = part.notice(view(i))
         round.update(i, k, state)
-        report.noticed = report.noticed or noticed
+        return found
+
+    report.noticed = round.run("notice", noticed, report.noticed)
     federation.noticed = federation.noticed or report.noticed
     _collect_figures(round, k, view, report)
 
