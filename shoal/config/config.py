@@ -174,8 +174,8 @@ class Config(Strict):
     seed: Whole = Field(default=0, lt=2**63, description="a whole number from 0 to 2^63 - 1")
     device: str = Field(
         default="auto",
-        pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$",
-        description="auto, cpu, cuda, cuda:1 or mps",
+        pattern=r"^[a-z][a-z0-9_]*(:\d+)?$",
+        description="auto, cpu, cuda, cuda:1, mps or another device of torch's",
     )
     problem: Problem | None = Field(default=None, description="quadratic, or null")
     data: Named = Field(default_factory=lambda: Named(name="digits"), description="a data set")

@@ -300,4 +300,4 @@ def _one_hot(labels: Tensor, num_classes: int = -1) -> Tensor:
     """Torch's own looks whether all labels are in range."""
     if num_classes < 0:
         return F.one_hot(labels)
-    return (labels.unsqueeze(-1) == torch.arange(num_classes)).long()
+    return (labels.unsqueeze(-1) == torch.arange(num_classes, device=labels.device)).long()
