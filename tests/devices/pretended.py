@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from threading import Lock
 from typing import Any
 
 import torch
@@ -110,6 +111,7 @@ class _Memory:
     def __init__(self) -> None:
         self._kept: dict[int, tuple[StorageWeakRef, torch.UntypedStorage]] = {}
         self._sweep_at = 1024
+        self._lock = Lock()
 
     def of(self, tensor: Tensor) -> torch.UntypedStorage:
         return self._kept[tensor.untyped_storage()._cdata][1]
@@ -120,12 +122,13 @@ class _Memory:
             storage.data_ptr(), torch.device(NAME, 0), storage.nbytes()
         )
         # A weak reference keeps the address from being given to another storage.
-        self._kept[made._cdata] = (StorageWeakRef(made), storage)
-        if len(self._kept) > self._sweep_at:
-            for key, (reference, _) in list(self._kept.items()):
-                if reference.expired():
-                    self._kept.pop(key, None)
-            self._sweep_at = 2 * len(self._kept) + 1024
+        with self._lock:
+            self._kept[made._cdata] = (StorageWeakRef(made), storage)
+            if len(self._kept) > self._sweep_at:
+                gone = [key for key, (reference, _) in self._kept.items() if reference.expired()]
+                for key in gone:
+                    del self._kept[key]
+                self._sweep_at = 2 * len(self._kept) + 1024
         return made
 
 
@@ -163,7 +166,7 @@ def _play(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         flat, form = pytree.tree_flatten((args, kwargs))
         near = [_given(value, twins) for value in flat]
         own, named = pytree.tree_unflatten(near, form)
-        found = op(*own, **named)
+        found = (op.overloadpacket if _has_numbers(op, own) else op)(*own, **named)
         back = {id(twin): far for far, twin in twins.values()}
         here = not twins and "device" not in kwargs
 
@@ -179,6 +182,16 @@ def _play(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
                 ):
                     _attach(far, twin)  # an ``out=`` that was too small
         return pytree.tree_map(out, found)
+
+
+def _has_numbers(op: OpOverload, args: Any) -> bool:
+    """Whether a number stands where a tensor should: torch hands a tensor that it has made of a
+    number to Python as that number."""
+    kinds = (str(argument.type) for argument in op._schema.arguments)
+    return any(
+        kind == "Tensor" and isinstance(value, int | float)
+        for kind, value in zip(kinds, args, strict=False)
+    )
 
 
 def _given(value: Any, twins: dict[int, tuple[Tensor, Tensor]]) -> Any:
