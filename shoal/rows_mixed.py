@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from shoal.task import Task
-from shoal.types import Batch, Model
+from shoal.types import Batch
 from shoal.worlds.base import World
 
 ROWS = 4  # real rows, and as many to pad with
@@ -27,7 +27,7 @@ def mixes_rows(task: Task, world: World) -> bool:
     places = torch.arange(ROWS, device=data.rows.device) % len(data)
     x, y = data.pool.x[data.rows[places]], data.labels[places]
     weight = torch.cat([torch.ones(ROWS), torch.zeros(ROWS)]).to(x.device, task.dtype)
-    model = Model(*(t.to(x.device) for t in task.initial(0)))
+    model = task.initial(0).to(x.device)
     found = []
     for padding in (x[:1].expand_as(x), _others(data.pool.x, x)):
         batch = Batch(torch.cat([x, padding]), torch.cat([y, y]), weight)

@@ -147,7 +147,8 @@ class ModuleTask:
             return Outputs(*_pair(functional_call(self.module, tensors, (batch.x,))), stats)
         given = tensors | {k: v.clone() for k, v in self.stats_layout.unflatten(stats).items()}
         with torch.inference_mode(False):  # tensors of that mode do not count their versions
-            counters = {name: self.module.get_buffer(name).clone() for name in self.counters}
+            counters = {n: self.module.get_buffer(n).clone() for n in self.counters}
+            counters = {n: counter.to(theta.device) for n, counter in counters.items()}
         versions = {name: counter._version for name, counter in counters.items()}
         given |= counters
         with over(self.module, batch.weight, train):

@@ -36,14 +36,18 @@ class Subject(NamedTuple):
     initial: Model
 
 
-def dataset_of(config: Config, device: str = "cpu") -> Dataset:
-    """The config's data, on its device."""
+def dataset_of(config: Config) -> Dataset:
+    """The config's data, on the CPU."""
     named, given = config.world.name, config.world.options
     domains = domains_of(given) if named == "saved" else given.get("domains")
     options = sharing(config.data.name, config.data.options, domains)
     if _drawn_with_run(config):
         options["seed"] = config.seed
-    data = load_data(config.data.name, **options)
+    return load_data(config.data.name, **options)
+
+
+def on_device(data: Dataset, device: str) -> Dataset:
+    """The same data, where a run is computed."""
     if device == "cpu":
         return data
     train, test = (Pool(p.x.to(device), p.y.to(device)) for p in (data.train, data.test))

@@ -226,18 +226,14 @@ def _check(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Non
     if not here:
         return
     name = op._schema.name.partition("::")[2]
-    if name in _INDEXING and is_far(args[0]):
-        if all(is_far(t) or not t.dim() for t in pytree.tree_leaves(args[2:]) if _is(t)):
-            return
+    others = [t for t in pytree.tree_leaves(args[2:]) if isinstance(t, Tensor)]  # not indices
+    if name in _INDEXING and is_far(args[0]) and all(is_far(t) or not t.dim() for t in others):
+        return
     takes_numbers = Tag.pointwise in op.tags or name in _TAKE_NUMBERS
     changed = any(t is c for t in here for c in _changed(op, args, kwargs))
     if changed or not takes_numbers or any(t.dim() for t in here):
         shapes = ", ".join(f"{t.device} {list(t.shape)}" for t in tensors)
         raise RuntimeError(f"Expected all tensors to be on the same device, but {op} got {shapes}")
-
-
-def _is(value: Any) -> bool:
-    return isinstance(value, Tensor)
 
 
 def _changed(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Any]:

@@ -80,7 +80,8 @@ def _drop_nothing(node: Node) -> Node | None:
         return source
     if name in _SAME_SHAPE_VIEWS and alike(node, source):
         return source
-    if name in ("_to_copy", "clone") and alike(node, source):
+    # stand-ins have no device, so a copy to one that is named is taken for a move
+    if name in ("_to_copy", "clone") and alike(node, source) and "device" not in node.kwargs:
         return source
     if name in ("mul", "div") and node.args[1] == 1 and same_kind(node, source):
         return source
@@ -127,9 +128,7 @@ def _is_small(node: Node) -> bool:
     return is_tensor(node) and value(node).numel() <= _LARGEST_CONSTANT
 
 
-def _constant_value(
-    node: Node, known: dict[Node, Tensor], device: torch.device
-) -> Tensor | None:
+def _constant_value(node: Node, known: dict[Node, Tensor], device: torch.device) -> Tensor | None:
     name = op_name(node)
     if draws(node):
         return None
@@ -137,7 +136,9 @@ def _constant_value(
         return torch.full(shape(node), _FILLS[name], dtype=dtype(node), device=device)
     inputs = node.all_input_nodes
     if name == "_to_copy" and isinstance(node.args[0], int | float):
-        return torch.tensor(node.args[0], dtype=dtype(node), device=device)  # a number that became a tensor
+        return torch.tensor(
+            node.args[0], dtype=dtype(node), device=device
+        )  # a number that became a tensor
     if name == "full_like" and is_number(node.args[1]):
         return torch.full(shape(node), node.args[1], dtype=dtype(node), device=device)  # type: ignore[arg-type]
     if (name in _MAKERS and not inputs) or (inputs and all(i in known for i in inputs)):
