@@ -76,6 +76,7 @@ class ModuleTask:
     dtype: torch.dtype = torch.float32
     lone_layer: str | None = None  # a normalisation that a batch of one row leaves without variance
     shape: tuple[int, ...] | None = None  # of one sample of the data, where that is known
+    autocast: torch.dtype | None = None  # what layers compute in, where not in ``dtype``
     module: nn.Module = field(init=False, repr=False, compare=False)
     plain: dict[str, Tensor] = field(init=False, repr=False, compare=False)
     # second names of tied tensors, and their first
@@ -142,6 +143,18 @@ class ModuleTask:
         )
 
     def forward(self, theta: Tensor, batch: Batch, stats: Tensor, train: bool) -> Outputs:
+        """Outputs have the task's own type, and so has the loss that is made of them, in training
+        and in evaluation, whatever layers compute in."""
+        if self.autocast is None:
+            return self._forward(theta, batch, stats, train)
+        # no cache: it would keep one client's weights for another
+        kind = theta.device.type
+        with torch.autocast(kind, dtype=self.autocast, cache_enabled=False):
+            found = self._forward(theta, batch, stats, train)
+        own = (t.to(self.dtype) for t in (found.logits, found.features, found.stats))
+        return Outputs(*own)
+
+    def _forward(self, theta: Tensor, batch: Batch, stats: Tensor, train: bool) -> Outputs:
         tensors = self.layout.unflatten(theta)
         if not (self.normalises or self.stats_layout.names or self.counters):
             return Outputs(*_pair(functional_call(self.module, tensors, (batch.x,))), stats)

@@ -98,6 +98,7 @@ def build(
         local={**config.local.model_dump(), "validation": validation},
         weights=config.weights or chosen.weights,
     )
+    _check_precision(config)
     config, subject = _subject(config, validation, world, data)
     config = _with(config, format=2)  # everything is in it from here on
     task = subject.task
@@ -110,6 +111,11 @@ def build(
         )
         error.key = "model"
         raise error
+    if config.precision != "float32" and getattr(task, "inner", task) is not subject.task:
+        raise UserError(
+            f"precision: method {chosen.name!r} trains a network of its own making, which is "
+            f"computed in float32; leave out precision: {config.precision}"
+        )
     initial = subject.initial if task is subject.task else task.initial(config.seed)
     initial = initial.to(device)
     with concerning("evaluate"):
@@ -137,6 +143,16 @@ def _device(config: Config) -> str:
     if config.device not in ("auto", "cpu"):
         raise UserError(f"device: a problem is played on the cpu, not on {config.device}")
     return "cpu"
+
+
+def _check_precision(config: Config) -> None:
+    if config.precision == "float32":
+        return
+    if config.problem is not None:
+        raise UserError(f"precision: a problem is played in float64, not in {config.precision}")
+    kind = torch.device(config.device).type
+    if not torch.amp.is_autocast_available(kind):
+        raise UserError(f"precision: torch has no autocast to {config.precision} on {kind}")
 
 
 def _notes(config: Config, settings: Settings, asked: Task) -> Iterator[str]:

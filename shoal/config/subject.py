@@ -152,7 +152,10 @@ def task_of(config: Config, data: Dataset) -> ModuleTask:
     check_layers(network)
     # one of its own, as it will be trained: it is looked at in training mode
     lone = lone_layer(deepcopy(network).to(torch.float32), data.train.x, data.classes)
-    return ModuleTask(make, rows, classes=data.classes, lone_layer=lone, shape=data.shape)
+    low = torch.bfloat16 if config.precision == "bfloat16" else None
+    return ModuleTask(
+        make, rows, classes=data.classes, lone_layer=lone, shape=data.shape, autocast=low
+    )
 
 
 def _class_weights(config: Config, data: Dataset) -> torch.Tensor | None:
