@@ -151,8 +151,8 @@ class ModuleTask:
         kind = theta.device.type
         with torch.autocast(kind, dtype=self.autocast, cache_enabled=False):
             found = self._forward(theta, batch, stats, train)
-        own = (t.to(self.dtype) for t in (found.logits, found.features, found.stats))
-        return Outputs(*own)
+        logits, features, stats, _ = found
+        return Outputs(logits.to(self.dtype), features.to(self.dtype), stats.to(self.dtype))
 
     def _forward(self, theta: Tensor, batch: Batch, stats: Tensor, train: bool) -> Outputs:
         tensors = self.layout.unflatten(theta)
