@@ -151,7 +151,7 @@ class _Stepper:
 
     def steps(self, step: int, count: int, piece: Piece, begin: int, end: int) -> None:
         """``count`` steps of clients ``begin..end`` from this one on."""
-        if count == 1 or self.compiled.program.noisy:
+        if self.compiled.program.noisy or (count == 1 and (piece.weighted or self._plays(piece))):
             for number in range(step, step + count):
                 self._step(number, piece, begin, end)
             return
