@@ -202,14 +202,8 @@ class Compiled:
         place."""
         homes, [_, *held] = self.bound_to(given, start, carry, rate)
         with torch.inference_mode(False):  # what it computes with may be saved for a derivative
-            (g, s), c, b, own = tree.clone(
-                (
-                    tree.rebuild((given, start), held),
-                    tree.rebuild(carry, homes),
-                    tree.row(batch, 0),
-                    rate,
-                )
-            )
+            told, state = tree.rebuild((given, start), held), tree.rebuild(carry, homes)
+            (g, s), c, b, own = tree.clone((told, state, tree.row(batch, 0), rate))
             found = self.mine().step(g, s, c, b, own, (), clock)
         for home, new in zip(homes, tree.leaves(found), strict=True):
             home.copy_(new)

@@ -100,8 +100,8 @@ def real_lengths(order: Order) -> bool:
 
 
 def plays(order: Order) -> bool:
-    """Whether one client's step is so large that recording what it does anew costs little beside
-    it, and compiling it for one length more than all steps of that length would."""
+    """Whether one client's step is so large that what autograd adds to it is little, and compiling
+    it for one more length costs more than a few such steps save."""
     return step_work(order) >= LARGE_STEP
 
 
