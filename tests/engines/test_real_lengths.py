@@ -106,6 +106,20 @@ def test_many_lengths_of_small_steps_and_lone_rows_are_padded() -> None:
     assert not plan.real_lengths(play_order(settings_of(catalog.fedavg(), rows=(8,))))
 
 
+def test_small_steps_that_can_be_stacked_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Matrices between normalisations: company is worth more than real lengths up to a size."""
+
+    def layers() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+
+    world = SmallWorld(rows=ROWS, features=(1, 4, 4))
+    settings = settings_for(catalog.fedavg(), world, ModuleTask(layers, classes=3), batch=5)
+    order = play_order(settings)
+    assert plan.plan_for(order, lambda *_: "").stacked and not plan.real_lengths(order)
+    monkeypatch.setattr(plan, "NORMALISED_STEP", plan.step_work(order))
+    assert not plan.plan_for(order, lambda *_: "").stacked and plan.real_lengths(order)
+
+
 def play_order(settings: Settings) -> Order:
     """The order of a first round."""
     found = list[Order]()

@@ -179,7 +179,7 @@ class Chunk:
             return None
         order, rows = self.order, self.counts[i]
         own = step_rows(order, rows, step)
-        if order.pad and not (own > 1 and len(self.members) == 1 and real_lengths(order)):
+        if order.pad and not (own > 1 and real_lengths(order)):
             return padded_rows(order, rows, step), True
         return own, False
 

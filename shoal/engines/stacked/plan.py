@@ -86,15 +86,17 @@ def step_work(order: Order) -> int:
 
 
 def real_lengths(order: Order) -> bool:
-    """Whether a client that runs alone takes a short batch as it is, where others pad it.
+    """Whether clients run alone and take short batches as they are, where others pad them.
 
     Statistics of a batch over its real rows alone cost many passes over every activation, and rows
     of padding cost what real ones do. So a network that normalises over the batch has a step for
     every length: compiled where that is quick and there are few, else played (``plays``). Noise is
     drawn for padded batches.
     """
-    program = order.program
-    if order.pad == 0 or program.noisy or not getattr(program.task, "normalises", False):
+    program, task = order.program, order.program.task
+    if order.pad == 0 or program.noisy or not getattr(task, "normalises", False):
+        return False
+    if task.stackable and step_work(order) < NORMALISED_STEP:  # company is worth more
         return False
     return plays(order) or (order.batch is not None and order.batch <= FEW_LENGTHS)
 
