@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import replace
-from threading import Lock
+from threading import Lock, local
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +19,7 @@ from shoal.engines.compiler.compile import Replay, Untraceable, compile_step
 from shoal.engines.numbers import known
 from shoal.models.blueprint import Blueprint
 from shoal.models.registry import maker
+from shoal.task import ModuleTask
 from shoal.tree import Tree
 from shoal.types import Batch, Work
 from shoal.view import Clock
@@ -59,7 +60,7 @@ class Compiled:
         self.plain_end = not (program.fillers("client_end") or program.fillers("upload"))
         self._any_epoch = stacked  # whether one trace of an epoch's end serves all epochs
         self._steps: dict[Any, tuple[tuple[str, ...], dict[Any, Replay | Untraceable]]] = {}
-        self._tracing = Lock()
+        self._tracing, self._own = Lock(), local()
         self._said: dict[str, None] = {}  # what was refused in compiling steps, in order
         self._functions = Functions(self._tracing)
         if twin is not None:
@@ -195,6 +196,30 @@ class Compiled:
         if isinstance(found, Untraceable):
             raise found
         return found, bound
+
+    def play(
+        self, given: Given, start: Tensor, carry: Carry, batch: Batch, rate: Tensor, clock: Clock
+    ) -> None:
+        """One step of one client as the program says it, not compiled; ``carry`` is updated in
+        place."""
+        homes, [_, *held] = self.bound_to(given, start, carry, rate)
+        with torch.inference_mode(False):  # what it computes with may be saved for a derivative
+            told, state = tree.rebuild((given, start), held), tree.rebuild(carry, homes)
+            (g, s), c, b, own = tree.clone((told, state, tree.row(batch, 0), rate))
+            found = self.mine().step(g, s, c, b, own, (), clock)
+        for home, new in zip(homes, tree.leaves(found), strict=True):
+            home.copy_(new)
+
+    def mine(self) -> Program:
+        """The program on a network of this thread's own: another thread may exchange the tensors
+        of the shared one meanwhile."""
+        if not hasattr(self._own, "program"):
+            task = self.program.task
+            with self._tracing:
+                own = task.copy() if isinstance(task, ModuleTask) else task
+            self._own.program = replace(self.program, task=own)
+        found: Program = self._own.program
+        return found
 
     def bound_to(self, given: Given, start: Tensor, carry: Carry, rate: Tensor) -> Bound:
         """The carry and fixed tensors of a step, as its replay wants them."""

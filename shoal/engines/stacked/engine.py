@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import math
 import sys
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -37,7 +36,6 @@ from shoal.engines.stacked.questions import Asker
 from shoal.engines.stacked.run import run_general
 from shoal.engines.stacked.uniform import run_uniform
 from shoal.engines.sums import Sums, SumTree, all_finite, payload_sums, weighted_sum
-from shoal.task import ModuleTask
 from shoal.tree import Tree
 from shoal.types import ClientData, Pool
 
@@ -62,7 +60,6 @@ class Stacked:
         self.notes = Notes()
         self._programs: dict[int, _Known] = {}
         self._pool: ThreadPoolExecutor | None = None
-        self._own = threading.local()
 
     def train(self, order: Order) -> Iterator[Results]:
         compact = self._known(order.program).compact
@@ -138,17 +135,10 @@ class Stacked:
             self._programs[id(program)] = _Known(program, compact, Asker(program))
         return self._programs[id(program)]
 
-    def _one_by_one(self, chunk: Chunk, reason: str) -> Results:
-        """A chunk whose step cannot be compiled, client by client, on a network of this thread's
-        own: other threads may run the shared one meanwhile."""
+    def _one_by_one(self, program: Program, chunk: Chunk, reason: str) -> Results:
+        """A chunk whose step cannot be compiled, client by client."""
         self.notes.add(f"{reason}; such clients run one by one (engine loop)")
-        programs = vars(self._own).setdefault("programs", {})
-        program = chunk.order.program
-        if id(program) not in programs:
-            task = program.task
-            own = task.copy() if isinstance(task, ModuleTask) else task
-            programs[id(program)] = (program, replace(program, task=own))
-        order = replace(chunk.order, program=programs[id(program)][1], members=chunk.members)
+        order = replace(chunk.order, program=program, members=chunk.members)
         results = list(Loop().train(order))
         places = sorted(range(len(results)), key=lambda ran: chunk.places[ran])
         return joined(results, places)
@@ -184,7 +174,7 @@ class _Work:
         order: Order,
         plan: StackPlan,
         compiled: Compiled,
-        one_by_one: Callable[[Chunk, str], Results],
+        one_by_one: Callable[[Program, Chunk, str], Results],
         notes: Notes,
     ) -> None:
         self.order, self.plan, self.sums = order, plan, SumTree(len(plan.spans))
@@ -203,7 +193,7 @@ class _Work:
                 results = self._summed(number, RUN[self.plan.path](self._compiled, chunk))
         except Untraceable as error:
             self.sums.put(number, None)
-            return self._one_by_one(chunk, str(error))
+            return self._one_by_one(self._compiled.mine(), chunk, str(error))
         self._notes.remark(*self._compiled.notes)
         return results
 

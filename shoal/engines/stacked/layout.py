@@ -25,6 +25,7 @@ from shoal.engines.batches import (
 from shoal.engines.client_round import Given, Local
 from shoal.engines.numbers import known
 from shoal.engines.stacked.epoch import Epoch, Piece, Shared
+from shoal.engines.stacked.plan import real_lengths
 from shoal.engines.stacked.sizes import LENGTHS, LENGTHS_ALONE, padded_size
 from shoal.tree import Tree
 from shoal.types import Batch, ClientData
@@ -177,9 +178,10 @@ class Chunk:
         if step >= steps[i]:
             return None
         order, rows = self.order, self.counts[i]
-        if order.pad:
+        own = step_rows(order, rows, step)
+        if order.pad and not (own > 1 and real_lengths(order)):
             return padded_rows(order, rows, step), True
-        return step_rows(order, rows, step), False
+        return own, False
 
     # ---- what is drawn ----
     def epoch(self, epoch: int) -> Epoch:

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from shoal import tree
 from shoal.engines.api import Results, spans
-from shoal.engines.client_round import Carry, Program
+from shoal.engines.batches import batch_rows
+from shoal.engines.client_round import Carry, Given, Program
 from shoal.engines.compiler.compile import Replay
 from shoal.engines.compiler.steps import Steps
 from shoal.engines.numbers import known
@@ -17,9 +18,11 @@ from shoal.engines.stacked.active_clients import Active, Done, finish, in_order
 from shoal.engines.stacked.compiled import Bound, Compiled, StepCall, given_rows, rows_of
 from shoal.engines.stacked.epoch import Piece
 from shoal.engines.stacked.layout import Chunk
+from shoal.engines.stacked.plan import plays
 from shoal.engines.stacked.sizes import runs_of, stack_sizes
 from shoal.tree import Tree
 from shoal.types import Batch
+from shoal.view import Clock
 
 
 def run_general(compiled: Compiled, chunk: Chunk) -> Results:
@@ -116,6 +119,13 @@ class _Stepper:
         self.bound: dict[tuple[int, int, int], Callable[..., object]] = {}
         self.found: dict[int, tuple[Replay, Bound]] = {}
 
+    def _plays(self, piece: Piece) -> bool:
+        """Whether to do the step as a program says it, without compiling it for its length."""
+        order = self.active.chunk.order
+        full = batch_rows(order, self.shuffled.counts[piece.begin])
+        odd = bool(order.pad) and not piece.weighted and piece.length != full
+        return odd and not self.compiled.stacked and plays(order)
+
     def regular_steps(self, count: int) -> None:
         """Steps that all clients take with full batches: no look-ups inside the loop."""
         if not count:
@@ -141,7 +151,7 @@ class _Stepper:
 
     def steps(self, step: int, count: int, piece: Piece, begin: int, end: int) -> None:
         """``count`` steps of clients ``begin..end`` from this one on."""
-        if count == 1 or self.compiled.program.noisy:
+        if self.compiled.program.noisy or (count == 1 and (piece.weighted or self._plays(piece))):
             for number in range(step, step + count):
                 self._step(number, piece, begin, end)
             return
@@ -165,6 +175,9 @@ class _Stepper:
         batch = self.shuffled.batch(piece, step, begin, end)
         noisy = self.compiled.program.noisy
         noise: tuple[Tree, ...] = self._noise(step, begin, end) if noisy else ()
+        if self._plays(piece):
+            self.compiled.play(*self._clients(begin, end), batch, self.rate, self._clock)
+            return
         key = (begin, end, piece.length)
         if key not in self.bound:
             self.bound[key] = self._bind(begin, end, batch, noise)
@@ -188,11 +201,19 @@ class _Stepper:
         real: Callable[[], Batch],
     ) -> tuple[Replay, Bound]:
         """The step of some clients, and the tensors to run it on."""
+        clients = self._clients(begin, end)
+        call = StepCall(*clients, batch, self.rate, self._clock, noise)
+        return self.compiled.step(call, real)
+
+    def _clients(self, begin: int, end: int) -> tuple[Given, Tensor, Carry]:
+        """What some clients hold, where they began, and what their steps change."""
         active = self.active
         given, start, carry = active.given, active.start, active.carry
         if end - begin < active.rows:
             given, carry = given_rows(given, begin, end), rows_of(carry, begin, end)
             start = start[begin:end] if start.dim() == 2 else start
-        clock = active.chunk.order.clock(self.epoch)
-        call = StepCall(given, start, carry, batch, self.rate, clock, noise)
-        return self.compiled.step(call, real)
+        return given, start, carry
+
+    @property
+    def _clock(self) -> Clock:
+        return self.active.chunk.order.clock(self.epoch)
