@@ -86,7 +86,6 @@ class ModuleTask:
     stats_layout: Layout = field(init=False)
     stackable: bool = field(init=False)
     normalises: bool = field(init=False)  # over the batch
-    looked_up: str | None = field(init=False)  # the table that samples are row numbers of
 
     def __post_init__(self) -> None:
         with seeded(0):  # its weights are never used
@@ -108,7 +107,6 @@ class ModuleTask:
         store("counters", tuple(k for k, _ in module.named_buffers() if k not in floating))
         convolutions = any(isinstance(m, nn.Conv1d | nn.Conv2d | nn.LSTM) for m in module.modules())
         store("stackable", not (convolutions or getattr(module, "one_by_one", False)))
-        store("looked_up", getattr(module, "looked_up", None))
 
     def copy(self) -> ModuleTask:
         """The same task with a module of its own, for another thread: a module's tensors are

@@ -64,7 +64,11 @@ class Stacked:
         self._own = threading.local()
 
     def train(self, order: Order) -> Iterator[Results]:
-        compact = self._known(order.program).compact
+        known = self._known(order.program)
+        if not known.looked:
+            known.looked, (known.compact, why) = True, compact_of(order)
+            self.notes.add(*[why] if why else [])
+        compact = known.compact
         return compact.train(order, self._train) if compact else self._train([order])
 
     def plan(self, order: Order) -> StackPlan:
@@ -132,9 +136,7 @@ class Stacked:
 
     def _known(self, program: Program) -> _Known:
         if id(program) not in self._programs:
-            compact, why = compact_of(program)
-            self.notes.add(*[why] if why else [])
-            self._programs[id(program)] = _Known(program, compact, Asker(program))
+            self._programs[id(program)] = _Known(program, Asker(program))
         return self._programs[id(program)]
 
     def _one_by_one(self, chunk: Chunk, reason: str) -> Results:
@@ -165,8 +167,9 @@ class _Known:
     """What the engine made of a program; it holds the program, whose number may not come again."""
 
     program: Program
-    compact: Compact | None
     asker: Asker
+    looked: bool = False  # for a table
+    compact: Compact | None = None
     made: dict[bool, Compiled] = field(default_factory=dict)
 
     def compiled(self, stacked: bool) -> Compiled:
