@@ -7,7 +7,7 @@
     stacked/       the fast one: clients side by side, the step compiled and replayed
     compiler/      how a step in Python becomes one that is replayed
     workers/       shares of an order for other machines (Ray)
-    sums           uploads added up along one fixed tree, whoever computes them
+    sums           uploads added up in the order of chunks, whoever computes them
     choose         which engine and device a config means
     notes          what a user should know of how a run is computed
 

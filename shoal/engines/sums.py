@@ -1,8 +1,9 @@
-"""Sums of what clients send, along one fixed tree, whoever computes them.
+"""Sums of what clients send, in the order of the chunks, whoever computes them.
 
-A sum of floating-point numbers depends on its order in the last bits. Here the order follows from
-the number of chunks alone: neighbours are added, then neighbours of those sums, and so on. Threads
-(or machines) may compute any branch at any time; the bits at the root are always the same.
+A sum of floating-point numbers depends on its order in the last bits. Here a chunk is added when
+all chunks before it have been, so the bits are the same for any number of threads. One vector of
+the model's size is held, and one for every chunk that is done before its turn: an engine has only
+a few chunks under way.
 """
 
 from __future__ import annotations
@@ -30,50 +31,41 @@ class Sums(NamedTuple):
     delta: Tensor  # [P]
     stats: Tensor  # [S]
     payloads: tuple[Tree, ...]  # of parts whose payloads are added up; the empty tuple for others
+    weight: float = 1.0  # how often ``delta`` counts
 
 
-class SumTree:
-    """The tree over so many chunks. Threads may share it.
+class RunningSums:
+    """The sums of all chunks. Threads may share it.
 
-    A chunk may bring nothing (its clients are judged one by one); then its neighbour's sum goes on
-    as it is.
+    A chunk may bring nothing (its clients are judged one by one).
     """
 
-    def __init__(self, chunks: int) -> None:
-        self._widths = [chunks]  # nodes per level, the leaves first
-        while self._widths[-1] > 1:
-            self._widths.append(-(-self._widths[-1] // 2))
-        self._waiting: dict[tuple[int, int], Sums | None] = {}
+    def __init__(self) -> None:
+        self.total: Sums | None = None
+        self._next = 0
+        self._waiting: dict[int, Sums | None] = {}
         self._lock = Lock()
 
     def put(self, chunk: int, sums: Sums | None) -> None:
-        """Add a chunk's sums; whoever brings the second of two neighbours adds them up."""
-        level, place, found = 0, chunk, sums
-        while level < len(self._widths) - 1:
-            if place ^ 1 < self._widths[level]:
-                with self._lock:
-                    if (level, place ^ 1) not in self._waiting:
-                        self._waiting[level, place] = found
-                        return
-                    other = self._waiting.pop((level, place ^ 1))
-                left, right = (found, other) if place % 2 == 0 else (other, found)
-                found = _added(left, right)
-            level, place = level + 1, place // 2
+        """Add a chunk's sums, whose memory is free again afterwards, and those that waited."""
         with self._lock:
-            self._waiting[level, place] = found
+            if chunk > self._next and sums is not None:
+                sums = sums._replace(delta=sums.delta.clone())  # its memory is used again
+            self._waiting[chunk] = sums
+            while self._next in self._waiting:
+                self._add(self._waiting.pop(self._next))
+                self._next += 1
 
-    def total(self) -> Sums | None:
-        """The sum over all chunks, once all have brought theirs; None if none brought anything."""
-        return self._waiting[len(self._widths) - 1, 0]
-
-
-def _added(left: Sums | None, right: Sums | None) -> Sums | None:
-    """In the memory of the left one, which nobody else has."""
-    if left is None or right is None:
-        return right if left is None else left
-    for total, more in zip(tree.leaves(left), tree.leaves(right), strict=True):
-        total.add_(more)
-    return left
+    def _add(self, more: Sums | None) -> None:
+        if more is None:
+            return
+        if self.total is None:
+            self.total = more._replace(delta=more.delta * more.weight, weight=1.0)
+            return
+        self.total.delta.add_(more.delta, alpha=more.weight)
+        pairs = zip(tree.leaves(self.total[1:3]), tree.leaves(more[1:3]), strict=True)
+        for total, own in pairs:
+            total.add_(own)
 
 
 def weighted_sum(rows: Tensor, weights: Sequence[float] | None) -> Tensor:

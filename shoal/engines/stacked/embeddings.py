@@ -88,9 +88,12 @@ class _Cut:
         seen[0] = True  # padding stays number 0
         only = _positions(order, member)
         for x in samples if only is None else (samples[0][only], *samples[1:]):
-            seen[x.reshape(-1)] = True
+            seen.index_fill_(0, x.reshape(-1), True)
         number = seen.cumsum(0) - 1
-        moved = [_renumbered(d, number[x]) for d, x in zip(own, samples, strict=True)]
+        moved = [
+            _renumbered(d, number.index_select(0, x.reshape(-1)).view_as(x))
+            for d, x in zip(own, samples, strict=True)
+        ]
         validation = moved[1] if member.validation else None
         small = replace(member, train=moved[0], validation=validation)
         return cls(small, table, seen.nonzero().squeeze(1))

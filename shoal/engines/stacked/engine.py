@@ -2,7 +2,7 @@
 
 ``plan_for`` (in ``plan.py``) cuts an order into chunks of consecutive clients. Threads (one per
 core) take chunks as they are free; each chunk is a pure function of the order, and uploads are
-added up along one fixed tree, so the bits are the same for every number of threads.
+added up in the order of the chunks, so the bits are the same for every number of threads.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from shoal.engines.stacked.plan import Path, StackPlan, plan_for
 from shoal.engines.stacked.questions import Asker
 from shoal.engines.stacked.run import run_general
 from shoal.engines.stacked.uniform import run_uniform
-from shoal.engines.sums import Sums, SumTree, all_finite, payload_sums, weighted_sum
+from shoal.engines.sums import RunningSums, Sums, all_finite, payload_sums, weighted_sum
 from shoal.task import ModuleTask
 from shoal.tree import Tree
 from shoal.types import ClientData, Pool
@@ -92,7 +92,7 @@ class Stacked:
         found = (work.run(number) for work, number in tasks) if alone else self._shared(tasks)
         for (work, number), results in zip(tasks, found, strict=True):
             last = number == len(work.plan.spans) - 1
-            yield results._replace(sums=work.sums.total()) if last else results
+            yield results._replace(sums=work.sums.total) if last else results
 
     def _planned(self, order: Order) -> _Work:
         order = in_one_pool(order)
@@ -189,12 +189,12 @@ class _Work:
         one_by_one: Callable[[Chunk, str], Results],
         notes: Notes,
     ) -> None:
-        self.order, self.plan, self.sums = order, plan, SumTree(len(plan.spans))
+        self.order, self.plan, self.sums = order, plan, RunningSums()
         self._compiled, self._one_by_one, self._notes = compiled, one_by_one, notes
         self._whole = Chunk.of(order, order.members) if plan.whole else None
 
     def run(self, number: int) -> Results:
-        """The results of a chunk, its sums put into the tree."""
+        """The results of a chunk, its sums added to the others'."""
         begin, end = self.plan.spans[number]
         if self._whole is not None:
             chunk = self._whole.part(begin, end)
@@ -217,11 +217,14 @@ class _Work:
         adds = order.summed and order.uniform is not None
         if sums is None and adds and _finite(results):
             weights = None if order.uniform else results.counts
-            assert isinstance(results.delta, torch.Tensor)
+            delta = results.delta
+            assert isinstance(delta, torch.Tensor)
+            lone = len(delta) == 1  # is added as it is: a model may be large
             sums = Sums(
-                weighted_sum(results.delta, weights),
+                delta[0] if lone else weighted_sum(delta, weights),
                 weighted_sum(results.stats, weights),
                 payload_sums(order.program.method.parts, results.payloads, weights),
+                weights[0] if lone and weights else 1.0,
             )
         self.sums.put(number, sums)
         if sums is None:
@@ -279,20 +282,20 @@ _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 
 
-def keep_freed_memory(threshold: int = 1 << 30) -> bool:
+def keep_freed_memory(threshold: int = 1 << 25) -> bool:
     """Ask the allocator to reuse freed blocks below ``threshold`` bytes; true if it agreed.
 
     A training step makes the same large temporaries over and over. By default the C library gives
-    each one back to the system, and the next one pays for page faults again. Only Linux with
-    glibc is affected; elsewhere this does nothing and returns false.
+    each one back to the system, and the next one pays for page faults again. Larger blocks (a model
+    of ten million parameters) are given back: small ones would settle in the holes that they leave,
+    and the process would grow from round to round. Only Linux with glibc is affected; elsewhere
+    this does nothing and returns false.
     """
     if not sys.platform.startswith("linux"):
         return False
-    # Both fields are C ints, whatever the size of a pointer.
-    limit = min(threshold, 2**31 - 1)
     try:
         mallopt = ctypes.CDLL(None).mallopt
-        kept = mallopt(_M_MMAP_THRESHOLD, limit)
-        return bool(mallopt(_M_TRIM_THRESHOLD, limit) and kept)
+        kept = mallopt(_M_MMAP_THRESHOLD, threshold)
+        return bool(mallopt(_M_TRIM_THRESHOLD, 1 << 30) and kept)
     except (OSError, AttributeError):
         return False

@@ -25,7 +25,7 @@ from shoal.engines.batches import (
 from shoal.engines.client_round import Given, Local
 from shoal.engines.numbers import known
 from shoal.engines.stacked.epoch import Epoch, Piece, Shared
-from shoal.engines.stacked.sizes import LENGTHS, LENGTHS_ALONE, padded_size
+from shoal.engines.stacked.sizes import LENGTHS, LENGTHS_ALONE, padded_size, short_rows
 from shoal.tree import Tree
 from shoal.types import Batch, ClientData
 
@@ -177,7 +177,10 @@ class Chunk:
             return None
         order, rows = self.order, self.counts[i]
         if order.pad:
-            return padded_rows(order, rows, step), True
+            length = padded_rows(order, rows, step)
+            if len(self.members) == 1 and not order.program.noisy:
+                length = min(length, short_rows(step_rows(order, rows, step), length))
+            return length, True
         return step_rows(order, rows, step), False
 
     # ---- what is drawn ----
