@@ -93,6 +93,8 @@ class ModuleTask:
         check_layers(module)
         # A copy: what is built may be somebody's own module, and this one is changed below.
         module = deepcopy(module).to(self.dtype).eval()
+        for parameter in module.parameters():  # always run with others: only its form is read
+            parameter.data = parameter.data.new_zeros(()).expand(parameter.shape)
         store: Callable[[str, Any], None] = lambda k, v: object.__setattr__(self, k, v)  # noqa: E731
         # What the plain module has, in its order; the module below loses its counters.
         store("plain", dict(module.state_dict()))
