@@ -16,8 +16,8 @@ from shoal.view import Uploads
 
 
 class Accumulator:
-    """Adds rows in client order, or takes the sum that an engine has made along a fixed tree
-    (:mod:`shoal.engines.sums`), so neither threads nor the order of arrival change a bit."""
+    """Adds rows in client order, or takes the sum that an engine has made along the tree of its
+    chunks (:mod:`shoal.engines.sums`), so neither threads nor the order of arrival change a bit."""
 
     def __init__(self, method: Method, size: int, stats: int, like: Tensor) -> None:
         self.method = method

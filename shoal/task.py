@@ -87,7 +87,6 @@ class ModuleTask:
     stats_layout: Layout = field(init=False)
     stackable: bool = field(init=False)
     normalises: bool = field(init=False)  # over the batch
-    looked_up: str | None = field(init=False)  # the table that samples are row numbers of
 
     def __post_init__(self) -> None:
         with seeded(0):  # its weights are never used
@@ -95,6 +94,8 @@ class ModuleTask:
         check_layers(module)
         # A copy: what is built may be somebody's own module, and this one is changed below.
         module = deepcopy(module).to(self.dtype).eval()
+        for parameter in module.parameters():  # always run with others: only its form is read
+            parameter.data = parameter.data.new_zeros(()).expand(parameter.shape)
         store: Callable[[str, Any], None] = lambda k, v: object.__setattr__(self, k, v)  # noqa: E731
         # What the plain module has, in its order; the module below loses its counters.
         store("plain", dict(module.state_dict()))
@@ -109,7 +110,6 @@ class ModuleTask:
         store("counters", tuple(k for k, _ in module.named_buffers() if k not in floating))
         convolutions = any(isinstance(m, nn.Conv1d | nn.Conv2d | nn.LSTM) for m in module.modules())
         store("stackable", not (convolutions or getattr(module, "one_by_one", False)))
-        store("looked_up", getattr(module, "looked_up", None))
 
     def copy(self) -> ModuleTask:
         """The same task with a module of its own, for another thread: a module's tensors are

@@ -1,8 +1,9 @@
 """Sums of what clients send, along one fixed tree, whoever computes them.
 
 A sum of floating-point numbers depends on its order in the last bits. Here the order follows from
-the number of chunks alone: neighbours are added, then neighbours of those sums, and so on. Threads
-(or machines) may compute any branch at any time; the bits at the root are always the same.
+the number of chunks alone: ``FAN`` neighbours are added one after another into one vector, then
+``FAN`` of those sums, and so on. Threads (or machines) may compute any branch at any time; the bits
+at the root are always the same. A round in one thread holds one vector per level of the tree.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from shoal.part import Part
 from shoal.tree import Tree
 from shoal.types import Reduction
 
+FAN = 4  # neighbours that are added into one sum
 FEW = 100  # numbers up to which Python's sum is cheaper than torch's
 
 
@@ -30,50 +32,68 @@ class Sums(NamedTuple):
     delta: Tensor  # [P]
     stats: Tensor  # [S]
     payloads: tuple[Tree, ...]  # of parts whose payloads are added up; the empty tuple for others
+    # ``delta`` is one client's, whose memory is used again, and counts so often; None: it is a sum
+    lent: float | None = None
 
 
 class SumTree:
     """The tree over so many chunks. Threads may share it.
 
-    A chunk may bring nothing (its clients are judged one by one); then its neighbour's sum goes on
-    as it is.
+    A chunk may bring nothing (its clients are judged one by one).
     """
 
     def __init__(self, chunks: int) -> None:
-        self._widths = [chunks]  # nodes per level, the leaves first
-        while self._widths[-1] > 1:
-            self._widths.append(-(-self._widths[-1] // 2))
-        self._waiting: dict[tuple[int, int], Sums | None] = {}
-        self._lock = Lock()
+        self.total: Sums | None = None  # over all chunks, once all have brought theirs
+        self._levels: list[list[_Branch]] = []
+        while chunks > 1:
+            sizes = [min(FAN, chunks - first) for first in range(0, chunks, FAN)]
+            self._levels.append([_Branch(size) for size in sizes])
+            chunks = len(sizes)
 
     def put(self, chunk: int, sums: Sums | None) -> None:
-        """Add a chunk's sums; whoever brings the second of two neighbours adds them up."""
-        level, place, found = 0, chunk, sums
-        while level < len(self._widths) - 1:
-            if place ^ 1 < self._widths[level]:
-                with self._lock:
-                    if (level, place ^ 1) not in self._waiting:
-                        self._waiting[level, place] = found
-                        return
-                    other = self._waiting.pop((level, place ^ 1))
-                left, right = (found, other) if place % 2 == 0 else (other, found)
-                found = _added(left, right)
-            level, place = level + 1, place // 2
+        """Add a chunk's sums; what it lent is its own again afterwards."""
+        place, found = chunk, sums
+        for level in self._levels:
+            branch = level[place // FAN]
+            if not branch.add(place % FAN, found):
+                return
+            place, found = place // FAN, branch.total
+        self.total = None if found is None else _owned(found)
+
+
+class _Branch:
+    """The sum of a few neighbours, each added when those before it have been."""
+
+    def __init__(self, size: int) -> None:
+        self.total: Sums | None = None
+        self._size, self._next = size, 0
+        self._early: dict[int, Sums | None] = {}
+        self._lock = Lock()
+
+    def add(self, place: int, sums: Sums | None) -> bool:
+        """Add what one of them brings; whether it was the last that was missing."""
         with self._lock:
-            self._waiting[level, place] = found
+            if place > self._next and sums is not None and sums.lent is not None:
+                # a copy, not yet multiplied: rounding must not depend on who comes early
+                sums = sums._replace(delta=sums.delta.clone())
+            self._early[place] = sums
+            while self._next in self._early:
+                self._take(self._early.pop(self._next))
+                self._next += 1
+            return self._next == self._size
 
-    def total(self) -> Sums | None:
-        """The sum over all chunks, once all have brought theirs; None if none brought anything."""
-        return self._waiting[len(self._widths) - 1, 0]
+    def _take(self, more: Sums | None) -> None:
+        if more is None or self.total is None:
+            self.total = self.total if more is None else _owned(more)
+            return
+        self.total.delta.add_(more.delta, alpha=1.0 if more.lent is None else more.lent)
+        for one, other in zip(tree.leaves(self.total[1:3]), tree.leaves(more[1:3]), strict=True):
+            one.add_(other)
 
 
-def _added(left: Sums | None, right: Sums | None) -> Sums | None:
-    """In the memory of the left one, which nobody else has."""
-    if left is None or right is None:
-        return right if left is None else left
-    for total, more in zip(tree.leaves(left), tree.leaves(right), strict=True):
-        total.add_(more)
-    return left
+def _owned(sums: Sums) -> Sums:
+    """In memory of its own, and counted once."""
+    return sums if sums.lent is None else sums._replace(delta=sums.delta * sums.lent, lent=None)
 
 
 def weighted_sum(rows: Tensor, weights: Sequence[float] | None) -> Tensor:

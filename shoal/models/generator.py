@@ -91,10 +91,9 @@ def feature_width(task: Task) -> int:
 def _takes_tokens(task: Task) -> bool:
     """Whether samples are numbers of rows of a table."""
     module = getattr(task, "module", None)
-    tables = isinstance(module, nn.Module) and any(
+    return isinstance(module, nn.Module) and any(
         isinstance(layer, nn.Embedding | nn.EmbeddingBag) for layer in module.modules()
     )
-    return tables or getattr(task, "looked_up", None) is not None
 
 
 @lru_cache(maxsize=16)

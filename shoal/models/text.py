@@ -16,8 +16,6 @@ from shoal.models.registry import Shape, model, positive
 # What a method does around its steps is mapped over clients, here one: there is nothing to lose.
 warnings.filterwarnings("ignore", "There is a performance drop.*aten::_embedding_bag")
 
-TABLE = "embed.weight"  # samples are its row numbers and are put to no other use than ``x != 0``
-
 
 def sequence(name: str, shape: Shape) -> int:
     """The length of a sample, which must be one row of token numbers."""
@@ -44,7 +42,6 @@ class FastText(nn.Module):
     Reference: Joulin et al., Bag of Tricks for Efficient Text Classification, EACL 2017.
     """
 
-    looked_up: ClassVar[str] = TABLE
     one_by_one: ClassVar[bool] = True
 
     def __init__(self, shape: Shape, classes: int, *, vocabulary: int = 10_000,
@@ -74,8 +71,6 @@ class CharLSTM(nn.Module):
     ICLR 2021, appendix C.
     """
 
-    looked_up: ClassVar[str] = TABLE
-
     def __init__(self, shape: Shape, classes: int, *, vocabulary: int = 90, width: int = 8,
                  hidden: int = 256, layers: int = 2) -> None:  # fmt: skip
         super().__init__()
@@ -96,8 +91,6 @@ class WordLSTM(nn.Module):
 
     4,050,748 parameters with 10,004 words, as in Reddi et al., ICLR 2021, appendix C.
     """
-
-    looked_up: ClassVar[str] = TABLE
 
     def __init__(self, shape: Shape, classes: int, *, vocabulary: int = 10_000, width: int = 96,
                  hidden: int = 670) -> None:  # fmt: skip
@@ -149,8 +142,6 @@ class Transformer(nn.Module):
 
     Reference: Vaswani et al., Attention Is All You Need, NeurIPS 2017.
     """
-
-    looked_up: ClassVar[str] = TABLE
 
     def __init__(self, shape: Shape, classes: int, *, vocabulary: int = 10_000, width: int = 128,
                  heads: int = 4, hidden: int = 256, layers: int = 2) -> None:  # fmt: skip

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 from support import SmallWorld, play, settings_for
+from torch import Tensor, nn
 
 from shoal import catalog, models
 from shoal.context import Round
@@ -85,6 +86,63 @@ def test_rows_alone_give_the_loops_model(name: str) -> None:
     ours, theirs = (play(settings, engine, 3)[2][-1] for engine in (Stacked(), Loop()))
     start = settings.task.initial(settings.seed).theta
     assert (ours - start).norm() > 1e-2
+    assert (ours - theirs).norm() <= 1e-6 * theirs.norm()
+
+
+class Own(nn.Module):
+    """Somebody's own network over tokens: nothing says that it has a table."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        number = {"padding is 0": 0, "padding is 3": 3}.get(kind)
+        if kind == "bag":
+            self.embed: nn.Module = nn.EmbeddingBag(VOCABULARY, WIDTH)
+        else:
+            self.embed = nn.Embedding(VOCABULARY, WIDTH, padding_idx=number)
+        self.head = nn.Linear(WIDTH, Texts().classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        values: Tensor = self.embed(x.t() if self.kind == "turned" else x)
+        if self.kind == "turned":
+            values = values.transpose(0, 1)
+        if self.kind == "mask of 0":
+            values = values * (x != 0).unsqueeze(-1)
+        if self.kind == "mask of 3":
+            values = values * (x != 3).unsqueeze(-1)
+        if self.kind == "looked up twice":
+            values = values + self.embed(x[:, :1])
+        values = values if self.kind == "bag" else values.mean(1)
+        if self.kind == "tied":
+            assert isinstance(self.embed.weight, Tensor)
+            values = values + 0.1 * (values @ self.embed.weight.t()).softmax(1) @ self.embed.weight
+        if self.kind == "numbers too":
+            values = values + x.to(values.dtype).mean(1, True) / VOCABULARY
+        result: Tensor = self.head(values)
+        return result
+
+
+def own(kind: str) -> Settings:
+    task = ModuleTask(lambda: Own(kind), classes=Texts().classes)
+    return settings_for(catalog.fedavg(), Texts(), task)
+
+
+@pytest.mark.parametrize(
+    "kind", ["plain", "padding is 0", "mask of 0", "looked up twice", "turned", "bag"]
+)
+def test_a_table_is_found_in_any_network(kind: str) -> None:
+    settings = own(kind)
+    assert all(isinstance(d, Scattered) for d in deltas(settings, Stacked()))
+    ours, theirs = (play(settings, engine, 3)[2][-1] for engine in (Stacked(), Loop()))
+    assert (ours - theirs).norm() <= 1e-6 * theirs.norm()
+
+
+@pytest.mark.parametrize("kind", ["padding is 3", "mask of 3", "tied", "numbers too"])
+def test_numbers_that_mean_more_than_rows_are_left_alone(kind: str) -> None:
+    """Renumbered, they would mean something else; so would a table that is read as a whole."""
+    settings = own(kind)
+    assert not any(isinstance(d, Scattered) for d in deltas(settings, Stacked()))
+    ours, theirs = (play(settings, engine, 2)[2][-1] for engine in (Stacked(), Loop()))
     assert (ours - theirs).norm() <= 1e-6 * theirs.norm()
 
 

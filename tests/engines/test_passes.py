@@ -140,6 +140,36 @@ def test_a_softmax_loss_with_one_target_a_row(classes: int, weighted: bool) -> N
     assert ("permute" in names(found)) == (classes == CLASSES)
 
 
+def test_a_sum_of_products_is_added_up_in_one_place() -> None:
+    def step(carry: list[Tensor], fixed: list[Tensor], batch: list[Tensor]) -> list[Tensor]:
+        first, *others = [batch[0][t].t() @ batch[1][t] for t in range(4)]
+        return [carry[0] - fixed[0] * sum(others, first)]
+
+    source = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(4, 3, n, generator=source, dtype=DOUBLE) for n in (5, 6))
+    tensors = [torch.zeros(5, 6, dtype=DOUBLE)], [torch.tensor(0.125, dtype=DOUBLE)], [x, y]
+    found = finds(clean.apply, captured(step, tensors, 1), tensors)
+    assert names(found).count("addmm") == 3 and names(found).count("mm") == 1
+    assert python_step(statements(place(found)))[1].count("addmm_(") == 3
+
+
+@pytest.mark.parametrize("rows", [4, 40])
+def test_rows_that_are_looked_up_are_added_to_their_table(rows: int) -> None:
+    """Where a table has fewer rows than are looked up, its gradient is one matrix."""
+    numbers = torch.tensor([[1, 3, 1], [0, 2, 3]])
+    task = ModuleTask(
+        lambda: nn.Sequential(nn.Embedding(rows, 3), nn.Flatten(), nn.Linear(9, CLASSES)),
+        dtype=DOUBLE,
+    )
+    g = gradient(task)
+    step: Step = lambda carry, fixed, batch: [carry[0] - fixed[0] * g(carry[0], *batch)]  # noqa: E731
+    batch = [numbers, torch.tensor([0, 1])]
+    tensors = [task.initial(0).theta], [torch.tensor(0.125, dtype=DOUBLE)], batch
+    graph = captured(step, tensors, place_of("gradient_blocks"))
+    found = finds(gradient_blocks.apply, graph, tensors)
+    assert ("embedding_dense_backward" in names(found)) == (rows == 4)
+
+
 def test_soft_labels_are_refused() -> None:
     carry, fixed, (x, _) = of_mlp()
     soft = torch.rand(CLIENTS, ROWS, CLASSES, dtype=DOUBLE)

@@ -18,7 +18,6 @@ from shoal.engines.stacked.engine import Stacked
 from shoal.federation import Settings
 from shoal.method import Method
 from shoal.task import ModuleTask
-from shoal.types import Batch
 
 # short batches of 2 and 3 rows, and a client with no other; two full ones; one whose two are full
 ROWS = (12, 8, 20, 13, 3, 10)
@@ -88,10 +87,9 @@ def test_large_steps_of_other_lengths_are_not_compiled(
     lengths = list[int]()
     step = compiled.Compiled._compile
 
-    def counted(self: compiled.Compiled, given: object, start: object, carry: object, batch: Batch,
-                *rest: object) -> object:  # fmt: skip
-        lengths.append(batch.x.shape[1])
-        return step(self, given, start, carry, batch, *rest)  # type: ignore[arg-type]
+    def counted(self: compiled.Compiled, call: compiled.StepCall, bound: compiled.Bound) -> object:
+        lengths.append(call.batch.x.shape[1])
+        return step(self, call, bound)
 
     monkeypatch.setattr(compiled.Compiled, "_compile", counted)
     monkeypatch.setattr(plan, "LARGE_STEP", WAYS[way])

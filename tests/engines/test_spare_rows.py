@@ -7,17 +7,21 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 from support import SmallWorld, play, settings_for, small_task
-from torch import Tensor
+from torch import Tensor, nn
 
 from shoal import catalog
 from shoal.engines.loop import Loop
 from shoal.engines.stacked.compiled import Compiled
 from shoal.engines.stacked.engine import Stacked
+from shoal.engines.stacked.epoch import Epoch, Piece
+from shoal.engines.sums import Sums, SumTree
 from shoal.federation import Settings
 from shoal.method import Method
 from shoal.part import Part
 from shoal.parts.early_stop import EarlyStop
 from shoal.parts.local_sgd import Sgd
+from shoal.task import ModuleTask
+from shoal.types import Batch
 from shoal.view import View
 
 ROWS = (12, 7, 20, 13, 5, 9, 17, 3)
@@ -101,3 +105,45 @@ def test_a_part_that_decides_by_the_epoch_has_a_trace_for_each() -> None:
         if shape[0] == "epoch_end"
     ]
     assert max(len(traces) for traces in ends) == 2
+
+
+def test_short_batches_of_lone_clients_are_padded_to_quarters(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A client that runs alone pays for every row of padding; four lengths are compiled."""
+    seen: list[int] = []
+    plain = Epoch.batch
+
+    def batch(epoch: Epoch, piece: Piece, *places: int) -> Batch:
+        seen.append(piece.length)
+        return plain(epoch, piece, *places)
+
+    monkeypatch.setattr(Epoch, "batch", batch)
+    world = SmallWorld(rows=(17, 5, 20, 10, 23, 8), features=(2, 6), dtype=torch.float64)
+    build = lambda: nn.Sequential(nn.Conv1d(2, 3, 3), nn.Flatten(), nn.Linear(12, 3))  # noqa: E731
+    task = ModuleTask(build, classes=3, dtype=torch.float64)
+    settings = settings_for(catalog.fedavg(), world, task, batch=8, epochs=1)
+    ours, theirs = (play(settings, engine, 2)[2][-1] for engine in (Stacked(1), Loop()))
+    assert set(seen) == {2, 4, 6, 8}  # 1 of 17, 5, 4 of 20, 2 of 10 and 7 of 23
+    assert (ours - theirs).norm() <= 1e-9 * theirs.norm()
+
+
+@pytest.mark.parametrize("chunks", [1, 3, 4, 5, 16, 17, 70])
+def test_sums_do_not_depend_on_the_order_of_arrival(chunks: int) -> None:
+    source = torch.Generator().manual_seed(0)
+    none, left_out = torch.zeros(0), 2
+    rows = [torch.randn(100, generator=source) for _ in range(chunks)]
+    mixed = torch.randperm(chunks, generator=source).tolist()
+    found = []
+    for arrival in (range(chunks), range(chunks - 1, -1, -1), mixed):
+        sums, room = SumTree(chunks), torch.empty(100)
+        for chunk in arrival:
+            room.copy_(rows[chunk])  # memory that is used again
+            sums.put(chunk, None if chunk == left_out else Sums(room, none, (), 0.1 + chunk))
+        room.zero_()
+        assert sums.total is not None
+        found.append(sums.total.delta)
+    assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+    want = sum((0.1 + k) * rows[k].double() for k in range(chunks) if k != left_out)
+    assert isinstance(want, torch.Tensor)
+    assert torch.allclose(found[0].double(), want, atol=1e-3)

@@ -122,6 +122,12 @@ def compile_step(
     return replay
 
 
+def graph_of(function: Callable[..., list[Tensor]], tensors: Tensors) -> Graph:
+    """What a function does, for who wants to look; raises Untraceable."""
+    with _CAPTURING, torch.inference_mode(False), torch.no_grad():
+        return capture_function(function, tensors)
+
+
 def record(function: Callable[..., list[Tensor]], tensors: Tensors) -> Function:
     """``function`` of flat tensors without the cost of mapping and dispatch; raises Untraceable."""
     with _CAPTURING, torch.inference_mode(False):

@@ -30,7 +30,7 @@ _BOUNDS = ("abs", "sign", "clamp", "clamp_min", "clamp_max", "maximum", "minimum
 _CURVES = ("exp", "log", "log1p", "expm1", "sqrt", "rsqrt", "square", "pow", "sin", "cos", "erf")
 ENTRYWISE = frozenset((*_ARITHMETIC, *_BOUNDS, *_CURVES, "tanh", "sigmoid"))
 # May be stored over the first operand only.
-OVER_FIRST = frozenset(("relu", "masked_fill", "scatter_add", "threshold_backward"))
+OVER_FIRST = frozenset(("relu", "masked_fill", "scatter_add", "threshold_backward", "addmm"))
 _NEVER = 1 << 60
 
 

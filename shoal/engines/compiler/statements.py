@@ -191,6 +191,10 @@ class _Writer:
         scale = self.spelled(node.args[1]) if adding else 1
         for block in blocks:
             operands = self.spelled(tuple(block.operands))
+            if block.rows:
+                scaled = Name(f"{operands[1]}_scaled")
+                self.add(Statement(aten.mul.Tensor, (operands[1], scale), {}, scaled))
+                operands = (operands[0], scaled)
             self.add(_block(self._spot(home, block, steady), operands, block, scale, adding))
 
     def _spot(self, home: Name, block: Block, steady: bool) -> Name:
@@ -215,6 +219,8 @@ def _block(
 ) -> Statement:
     """The statement that adds a block to its place in a vector, or writes it there."""
     alpha = {} if not isinstance(scale, Name) and scale == 1 else {"alpha": scale}
+    if block.rows:
+        return Statement("scatter_add_", (spot, 0, *operands), {})
     batched = block.product and len(shape(block.operands[0])) == 3
     if block.product and adding:
         return Statement("baddbmm_" if batched else "addmm_", (spot, *operands), alpha)

@@ -197,16 +197,16 @@ class Compiled:
             raise found
         return found, bound
 
-    def play(
-        self, given: Given, start: Tensor, carry: Carry, batch: Batch, rate: Tensor, clock: Clock
-    ) -> None:
-        """One step of one client as the program says it, not compiled; ``carry`` is updated in
+    def play(self, call: StepCall) -> None:
+        """One step of one client as the program says it, not compiled; its carry is updated in
         place."""
-        homes, [_, *held] = self.bound_to(given, start, carry, rate)
+        homes, [_, *held] = self.bound_to(call.given, call.start, call.carry, call.rate)
         with torch.inference_mode(False):  # what it computes with may be saved for a derivative
-            told, state = tree.rebuild((given, start), held), tree.rebuild(carry, homes)
-            (g, s), c, b, own = tree.clone((told, state, tree.row(batch, 0), rate))
-            found = self.mine().step(g, s, c, b, own, (), clock)
+            told = tree.rebuild((call.given, call.start), held), tree.rebuild(call.carry, homes)
+            ((given, start), carry), batch, rate = tree.clone(
+                (told, tree.row(call.batch, 0), call.rate)
+            )
+            found = self.mine().step(given, start, carry, batch, rate, (), call.clock)
         for home, new in zip(homes, tree.leaves(found), strict=True):
             home.copy_(new)
 

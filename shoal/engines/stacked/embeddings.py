@@ -3,27 +3,34 @@
 Its table is gathered from the model, its token numbers are renumbered, it trains the smaller
 network, and its delta is added to the sum row by row. Exact where a coordinate without a gradient
 stays as it was received (``Part.stays_put``): no weight decay, no pull towards anything but the
-model received. A network says with ``looked_up`` that its samples are nothing but row numbers of
-one table, 0 being padding.
+model received. And exact where samples are nothing but row numbers of one table, which the network
+is watched for: once, on two rows, before a program's first order. Number 0 stays number 0, since
+it is what texts are padded with: a network may leave it out of sums (``x != 0``), or give it no
+gradient (``padding_idx=0``).
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx import Node
 
 from shoal import tree
 from shoal.engines.api import Member, Order, Results
 from shoal.engines.batches import batch_rows, epoch_order, steps_an_epoch
 from shoal.engines.client_round import Program
+from shoal.engines.compiler.compile import Untraceable, graph_of
+from shoal.engines.compiler.graph import dtype, is_view, op_name
 from shoal.engines.sparse_rows import Scattered, Table
 from shoal.engines.stacked.sizes import TABLE_ROWS, padded_size
 from shoal.layout import Layout
 from shoal.task import ModuleTask
-from shoal.types import ClientData, Model, Pool
+from shoal.types import Batch, ClientData, Model, Pool
 
 WORTH = 2**18  # numbers of a table that costs something to carry along
 AT_ONCE = 2**25  # numbers in the vectors of the clients that are cut at one time
@@ -36,6 +43,7 @@ class Compact:
     """A program with a table, and the smaller programs that were made of it."""
 
     program: Program
+    name: str
     table: Table
     smaller: dict[int, Program] = field(default_factory=dict)
 
@@ -56,7 +64,7 @@ class Compact:
             task = self.program.task
             assert isinstance(task, ModuleTask)
             shapes = [
-                (rows, self.table.width) if name == task.looked_up else shape
+                (rows, self.table.width) if name == self.name else shape
                 for name, shape in zip(task.layout.names, task.layout.shapes, strict=True)
             ]
             smaller = task.resized(Layout(task.layout.names, tuple(shapes)))
@@ -80,9 +88,12 @@ class _Cut:
         seen[0] = True  # padding stays number 0
         only = _positions(order, member)
         for x in samples if only is None else (samples[0][only], *samples[1:]):
-            seen[x.reshape(-1)] = True
+            seen.index_fill_(0, x.reshape(-1), True)
         number = seen.cumsum(0) - 1
-        moved = [_renumbered(d, number[x]) for d, x in zip(own, samples, strict=True)]
+        moved = [
+            _renumbered(d, number.index_select(0, x.reshape(-1)).view_as(x))
+            for d, x in zip(own, samples, strict=True)
+        ]
         validation = moved[1] if member.validation else None
         small = replace(member, train=moved[0], validation=validation)
         return cls(small, table, seen.nonzero().squeeze(1))
@@ -113,20 +124,83 @@ class _Cut:
         return results._replace(delta=delta)
 
 
-def compact_of(program: Program) -> tuple[Compact | None, str]:
+def compact_of(order: Order) -> tuple[Compact | None, str]:
     """How to train a program's table by the row; None, and why if that is worth saying."""
-    task = program.task
-    if not isinstance(task, ModuleTask) or task.looked_up is None:
+    program, task = order.program, order.program.task
+    large = any(len(s) == 2 and s[0] * s[1] >= WORTH for s in task.layout.shapes)
+    if not large or not isinstance(task, ModuleTask):
         return None, ""
-    rows, width = task.layout.shapes[task.layout.names.index(task.looked_up)]
-    if rows * width < WORTH:
+    name = _looked_up(task, order)
+    rows, width = task.layout.shapes[task.layout.names.index(name)] if name else (0, 0)
+    if not name or rows * width < WORTH:
         return None, ""
     for part in (*program.method.parts, program.local_optimizer):
         if not part.stays_put:
             why = f"{part.describe()} moves rows that no sample looks up"
-            return None, f"the whole of {task.looked_up} is trained by every client: {why}"
-    begin = task.layout.slices[task.looked_up].start
-    return Compact(program, Table(begin, rows, width)), ""
+            return None, f"the whole of {name} is trained by every client: {why}"
+    return Compact(program, name, Table(task.layout.slices[name].start, rows, width)), ""
+
+
+def _looked_up(task: ModuleTask, order: Order) -> str:
+    """The parameter that samples are row numbers of and that has no other use; "" if none is."""
+    pool = order.members[0].train.pool
+    batch, stats = Batch(pool.x[:2], pool.y[:2]), order.model.stats
+    if batch.x.is_floating_point():
+        return ""
+
+    def forward(theta: Tensor, x: Tensor) -> list[Tensor]:
+        outputs = task.forward(theta, batch._replace(x=x), stats, True)
+        return [outputs.logits, outputs.features]
+
+    try:
+        graph = graph_of(forward, [order.model.theta, batch.x])
+    except Untraceable:
+        return ""
+    theta, x = graph.fixed
+    lookups = [(node, used) for node, used in _uses(x) if not _tells_padding(node)]
+    tables = {_block(node.args[0], theta) for node, used in lookups if _looks_up(node, used)}
+    if len(tables) != 1 or not all(_looks_up(*lookup) for lookup in lookups):
+        return ""
+    (block,) = tables
+    nodes = {node for node, _ in lookups}
+    if block is None or any(n not in nodes or n.args.count(w) > 1 for n, w in _uses(block)):
+        return ""
+    return task.layout.names[block.args[1]]  # type: ignore[index]
+
+
+# Operators that look up rows of a table (first argument) by number (second), and where they are
+# told which number is padding that gets no gradient.
+_LOOKUPS = {"embedding": 2, "_embedding_bag": 8, "_embedding_bag_forward_only": 8}
+
+
+def _looks_up(node: Node, numbers: Node) -> bool:
+    place = _LOOKUPS.get(op_name(node))
+    if place is None or node.args[1] is not numbers or node.args.count(numbers) > 1:
+        return False
+    return len(node.args) <= place or node.args[place] in (-1, 0)
+
+
+def _tells_padding(node: Node) -> bool:
+    """``x != 0`` and the like, of numbers that are not negative."""
+    return op_name(node) in ("ne", "eq", "gt") and node.args[1:] == (0,)
+
+
+def _uses(node: Node) -> Iterator[tuple[Node, Node]]:
+    """Who reads a tensor, through views and copies, and as what."""
+    for user in node.users:
+        whole = dtype(user) in (torch.int32, torch.int64) if op_name(user) == "_to_copy" else False
+        if is_view(user) or whole or op_name(user) in ("clone", "detach", "alias"):
+            yield from _uses(user)
+        else:
+            yield user, node
+
+
+def _block(table: Any, theta: Node) -> Node | None:
+    """The parameter, cut from the vector, that a table is a view of."""
+    while isinstance(table, Node) and op_name(table) in ("view", "detach", "alias"):
+        table = table.args[0]
+    cut = isinstance(table, Node) and table.target is operator.getitem
+    return table if cut and table.args[0].args[0] is theta else None
 
 
 def _parts(order: Order) -> Iterator[Order]:

@@ -2,7 +2,7 @@
 
 ``plan_for`` (in ``plan.py``) cuts an order into chunks of consecutive clients. Threads (one per
 core) take chunks as they are free; each chunk is a pure function of the order, and uploads are
-added up along one fixed tree, so the bits are the same for every number of threads.
+added up in the order of the chunks, so the bits are the same for every number of threads.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 import torch
-from torch import Tensor
 
 from shoal import tree
 from shoal.cores import cores
@@ -62,7 +61,11 @@ class Stacked:
         self._pool: ThreadPoolExecutor | None = None
 
     def train(self, order: Order) -> Iterator[Results]:
-        compact = self._known(order.program).compact
+        known = self._known(order.program)
+        if not known.looked:
+            known.looked, (known.compact, why) = True, compact_of(order)
+            self.notes.add(*[why] if why else [])
+        compact = known.compact
         return compact.train(order, self._train) if compact else self._train([order])
 
     def plan(self, order: Order) -> StackPlan:
@@ -86,7 +89,7 @@ class Stacked:
         found = (work.run(number) for work, number in tasks) if alone else self._shared(tasks)
         for (work, number), results in zip(tasks, found, strict=True):
             last = number == len(work.plan.spans) - 1
-            yield results._replace(sums=work.sums.total()) if last else results
+            yield results._replace(sums=work.sums.total) if last else results
 
     def _planned(self, order: Order) -> _Work:
         order = in_one_pool(order)
@@ -130,9 +133,7 @@ class Stacked:
 
     def _known(self, program: Program) -> _Known:
         if id(program) not in self._programs:
-            compact, why = compact_of(program)
-            self.notes.add(*[why] if why else [])
-            self._programs[id(program)] = _Known(program, compact, Asker(program))
+            self._programs[id(program)] = _Known(program, Asker(program))
         return self._programs[id(program)]
 
     def _one_by_one(self, program: Program, chunk: Chunk, reason: str) -> Results:
@@ -156,8 +157,9 @@ class _Known:
     """What the engine made of a program; it holds the program, whose number may not come again."""
 
     program: Program
-    compact: Compact | None
     asker: Asker
+    looked: bool = False  # for a table
+    compact: Compact | None = None
     made: dict[bool, Compiled] = field(default_factory=dict)
 
     def compiled(self, stacked: bool) -> Compiled:
@@ -182,7 +184,7 @@ class _Work:
         self._whole = Chunk.of(order, order.members) if plan.whole else None
 
     def run(self, number: int) -> Results:
-        """The results of a chunk, its sums put into the tree."""
+        """The results of a chunk, its sums added to the others'."""
         begin, end = self.plan.spans[number]
         if self._whole is not None:
             chunk = self._whole.part(begin, end)
@@ -204,12 +206,14 @@ class _Work:
         adds = order.summed and order.uniform is not None
         if sums is None and adds and _finite(results):
             weights = None if order.uniform else results.counts
-            assert isinstance(results.delta, torch.Tensor)
-            total = _total(results.delta, weights, self.plan.path is Path.UNIFORM)
+            delta = results.delta
+            assert isinstance(delta, torch.Tensor)
+            lone = len(delta) == 1  # is added as it is: a model may be large
             sums = Sums(
-                total,
+                delta[0] if lone else weighted_sum(delta, weights),
                 weighted_sum(results.stats, weights),
                 payload_sums(order.program.method.parts, results.payloads, weights),
+                (weights[0] if weights else 1.0) if lone else None,
             )
         self.sums.put(number, sums)
         if sums is None:
@@ -219,14 +223,6 @@ class _Work:
         if isinstance(results.delta, torch.Tensor):
             results = results._replace(delta=results.delta[:0])
         return results._replace(counted=True, sums=None)
-
-
-def _total(changes: Tensor, weights: Sequence[float] | None, own: bool) -> Tensor:
-    """The sum of changes, each as often as it counts; ``own``: that of a lone client is nobody
-    else's, and becomes the sum."""
-    if not own or len(changes) > 1:
-        return weighted_sum(changes, weights)
-    return changes[0] if weights is None or weights[0] == 1.0 else changes[0].mul_(weights[0])
 
 
 def _finite(results: Results) -> bool:
@@ -275,20 +271,20 @@ _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 
 
-def keep_freed_memory(threshold: int = 1 << 30) -> bool:
+def keep_freed_memory(threshold: int = 1 << 25) -> bool:
     """Ask the allocator to reuse freed blocks below ``threshold`` bytes; true if it agreed.
 
     A training step makes the same large temporaries over and over. By default the C library gives
-    each one back to the system, and the next one pays for page faults again. Only Linux with
-    glibc is affected; elsewhere this does nothing and returns false.
+    each one back to the system, and the next one pays for page faults again. Larger blocks (a model
+    of ten million parameters) are given back: small ones would settle in the holes that they leave,
+    and the process would grow from round to round. Only Linux with glibc is affected; elsewhere
+    this does nothing and returns false.
     """
     if not sys.platform.startswith("linux"):
         return False
-    # Both fields are C ints, whatever the size of a pointer.
-    limit = min(threshold, 2**31 - 1)
     try:
         mallopt = ctypes.CDLL(None).mallopt
-        kept = mallopt(_M_MMAP_THRESHOLD, limit)
-        return bool(mallopt(_M_TRIM_THRESHOLD, limit) and kept)
+        kept = mallopt(_M_MMAP_THRESHOLD, threshold)
+        return bool(mallopt(_M_TRIM_THRESHOLD, 1 << 30) and kept)
     except (OSError, AttributeError):
         return False

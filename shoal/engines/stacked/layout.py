@@ -26,7 +26,7 @@ from shoal.engines.client_round import Given, Local
 from shoal.engines.numbers import known
 from shoal.engines.stacked.epoch import Epoch, Piece, Shared
 from shoal.engines.stacked.plan import real_lengths
-from shoal.engines.stacked.sizes import LENGTHS, LENGTHS_ALONE, padded_size
+from shoal.engines.stacked.sizes import LENGTHS, LENGTHS_ALONE, padded_size, short_rows
 from shoal.tree import Tree
 from shoal.types import Batch, ClientData
 
@@ -179,9 +179,12 @@ class Chunk:
             return None
         order, rows = self.order, self.counts[i]
         own = step_rows(order, rows, step)
-        if order.pad and not (own > 1 and real_lengths(order)):
-            return padded_rows(order, rows, step), True
-        return own, False
+        if not order.pad or (own > 1 and real_lengths(order)):
+            return own, False
+        length = padded_rows(order, rows, step)
+        if len(self.members) == 1 and not order.program.noisy:
+            length = min(length, short_rows(own, length))
+        return length, True
 
     # ---- what is drawn ----
     def epoch(self, epoch: int) -> Epoch:

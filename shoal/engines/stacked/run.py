@@ -176,7 +176,8 @@ class _Stepper:
         noisy = self.compiled.program.noisy
         noise: tuple[Tree, ...] = self._noise(step, begin, end) if noisy else ()
         if self._plays(piece):
-            self.compiled.play(*self._clients(begin, end), batch, self.rate, self._clock)
+            clients = self._clients(begin, end)
+            self.compiled.play(StepCall(*clients, batch, self.rate, self._clock))
             return
         key = (begin, end, piece.length)
         if key not in self.bound:

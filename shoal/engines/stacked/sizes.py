@@ -39,6 +39,16 @@ def padded_size(size: int, per_octave: float) -> int:
     return -(-size // step) * step
 
 
+def short_rows(rows: int, full: int) -> int:
+    """What a short batch of a client that runs alone is padded to: quarters of a full one.
+
+    >>> [short_rows(n, 32) for n in (1, 8, 9, 31)], short_rows(1, 2)
+    ([8, 8, 16, 32], 1)
+    """
+    quarter = -(-full // 4)
+    return -(-rows // quarter) * quarter
+
+
 def stack_sizes(clients: int, spare: bool) -> tuple[int, ...]:
     """Rows that a stack of up to so many clients may have: powers of four, and the whole stack,
     with a few rows to ``spare`` if the clients are to be few kinds of cohorts.

@@ -4,10 +4,12 @@ Before: ``detach(x)``, ``view(view(x))``, ``t(t(x))``, ``x * 1``, ``neg(neg(x))`
 ``bias + bmm(a, b)``, calls that nobody reads.
 After: ``x``, ``view(x)``, ``x``, ``x``, ``x``, a stored constant, ``baddbmm(bias, a, b)``, nothing.
 
-Applies anywhere. Exact, but for the bias: ``baddbmm`` may round the sum once less. Constants larger
-than ``_LARGEST_CONSTANT`` stay where they are made.
+Applies anywhere. Exact, but for the bias: ``baddbmm`` may round the sum once less. A sum of
+products is such calls too, each into the memory of the one before. Constants larger than
+``_LARGEST_CONSTANT`` stay where they are made.
 
-Serves: all (W2 4.9, W1b 1.97): the other passes look for patterns in what this one leaves.
+Serves: all (W2 4.9, W1b 1.97): the other passes look for patterns in what this one leaves. Sums of
+products: R4.gru 1.1.
 """
 
 from __future__ import annotations
@@ -158,10 +160,15 @@ def _fuse_bias(node: Node) -> Node | None:
     product: Any
     for bias, product in (node.args, node.args[::-1]):
         known = op_name(product) in fused and is_tensor(bias) and same_kind(product, node)
-        # Only a bias: with a full matrix the sum may be worth more in place.
-        if known and len(product.users) == 1 and _is_bias(bias, product):
+        # With a full matrix the sum may be worth more in place, unless that one can be added to.
+        if known and len(product.users) == 1 and (_is_bias(bias, product) or _is_sum(bias)):
             return insert_as(product, fused[op_name(product)], bias, *product.args)
     return None
+
+
+def _is_sum(matrix: Node) -> bool:
+    """Whether it is made of products, for this one sum: a weight's gradient over a sequence."""
+    return op_name(matrix) in ("mm", "addmm") and len(matrix.users) == 1
 
 
 def _is_bias(bias: Any, product: Any) -> bool:

@@ -6,10 +6,11 @@ product by ``baddbmm`` itself; or, where the gradient is needed otherwise too (i
 client), ``assemble(blocks)``, which writes every block into its place in one buffer.
 
 Applies to every concatenation along the last axis that has the shape of the carry's first entry.
-A sum is taken apart only as far as nobody else reads its terms. Exact to rounding: the terms of a
-sum are added in another order, the gradient last.
+The gradient of a table with more rows than a step looks up is not written out: its rows are added
+to the table itself. A sum is taken apart only as far as nobody else reads its terms. Exact to
+rounding: the terms of a sum are added in another order, the gradient last.
 
-Serves: all; W5 2.06 and W1b 1.34 together with rate_number, SCAFFOLD 1.2.
+Serves: all; R8 1.2 (rows of a table); W5 2.06 and W1b 1.34 together with rate_number, SCAFFOLD 1.2.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ class Block(NamedTuple):
     path: tuple[tuple[str, tuple[Any, ...]], ...]
     product: bool
     operands: tuple[Node, ...]
+    rows: bool = False  # operands are row numbers and what is added to those rows
 
 
 def accumulate(total: Any, scale: Any, blocks: Any) -> Any:
@@ -149,7 +151,7 @@ def _accumulate_last(fx: FxGraph, node: Node, theta: Node) -> None:
             total = insert(fx, aten.mul.Tensor, *first)
         for term, factor in rest:
             total = insert(fx, aten.add.Tensor, total, term, alpha=factor)
-        blocks = tuple(_blocks(gradient[0]))
+        blocks = tuple(map(_by_rows, _blocks(gradient[0])))
         new = _mark(fx, accumulate, (total, gradient[1], blocks), theta)
     node.replace_all_uses_with(new)
 
@@ -163,6 +165,24 @@ def _blocks(gradient: Node) -> list[Block]:
             found.append(_block(piece, start, size, gradient))
         start += size
     return found
+
+
+def _by_rows(block: Block) -> Block:
+    """The gradient of a table as the rows that were looked up, where those are fewer."""
+    node = block.operands[0]
+    if op_name(node) != "embedding_dense_backward" or node.args[3:] != (-1, False):
+        return block
+    source: Any
+    numbers: Any
+    source, numbers, rows = node.args[:3]
+    looked_up, width = value(numbers).numel(), shape(node)[1]
+    if len(node.users) > 1 or looked_up >= rows or dtype(numbers) != torch.int64:
+        return block
+    fx = node.graph
+    index = insert(fx, aten.reshape.default, numbers, [-1, 1])
+    index = insert(fx, aten.expand.default, index, [looked_up, width])
+    flat = insert(fx, aten.reshape.default, source, [looked_up, width])
+    return block._replace(operands=(index, flat), rows=True)
 
 
 def _block(piece: Node, start: int, size: int, gradient: Node) -> Block:
