@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from shoal.engines.api import Member, Order
+from shoal.errors import UserError
 from shoal.federation import Federation, Settings, part_view
 from shoal.lone_rows import check_client
 from shoal.tree import Tree
@@ -84,6 +85,11 @@ def make_member(federation: Federation, settings: Settings, moment: Moment, job:
         for i, part in enumerate(method.parts):
             if part.fills("data"):
                 train = part.data(memories[i], train)
+    if not len(train):
+        raise UserError(
+            f"client {client} has no rows to train on in round {moment.round}; give it some, or "
+            f"leave it out of the world's members of that round"
+        )
     validation = None
     if settings.program.needs_validation:
         validation = world.validation(client, moment.round)
