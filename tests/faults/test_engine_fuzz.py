@@ -275,3 +275,27 @@ def test_features_are_counted_where_no_statistics_are_kept() -> None:
             return self.head(features), features
 
     assert feature_width(ModuleTask(Kept, classes=CLASSES)) == 4
+
+
+class Weighted(SmallWorld):
+    """Rows count differently; the weights are float32, whatever the samples are."""
+
+    def train(self, client: int, round: int) -> ClientData:
+        data = super().train(client, round)
+        return replace(data, weight=0.3 + (data.rows % 3).to(torch.float32))
+
+
+@pytest.mark.parametrize("rows", [(8,), (6, 9)], ids=["equal", "unequal"])
+def test_weights_of_rows_are_as_exact_as_the_samples(rows: tuple[int, ...]) -> None:
+    """They were added up in float32 on stacked: 3e-8 off, in running statistics and in the loss."""
+    world = Weighted(rows=rows, dtype=torch.float64)
+
+    def build() -> nn.Module:
+        layers = nn.Linear(FEATURES, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, CLASSES)
+        return nn.Sequential(*layers)
+
+    task = ModuleTask(build, classes=CLASSES, dtype=torch.float64)
+    settings = settings_for(catalog.fedavg(), world, task)
+    (right,), (found,) = (play(settings, e, 2)[0].models for e in (Loop(), Stacked(threads=1)))
+    assert torch.allclose(found.theta, right.theta, rtol=0, atol=1e-12)
+    assert torch.allclose(found.stats, right.stats, rtol=0, atol=1e-12)
