@@ -12,7 +12,7 @@ STAMP  := $(VENV)/.setup-torch-$(TORCH)
 TORCH_VERSION := $(BIN)/python -c "from importlib.metadata import version; print(version('torch'))"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-python-emitter test-slow test-flower fuzz lint docs clean \
+.PHONY: help setup demo test test-python-emitter test-torch test-slow test-flower fuzz lint docs clean \
   bench bench-real bench-cores bench-w3 bench-methods bench-seeds bench-memory bench-scaling bench-peers bench-flower
 
 help: ## list the targets
@@ -56,6 +56,31 @@ test: setup ## unit tests and laws, doctests, kills of runs, a minute of the fuz
 test-python-emitter: setup ## engines and their laws where torch has no TorchScript
 	@$(TIERS) "without TorchScript" 'SHOAL_TORCHSCRIPT=0 OMP_NUM_THREADS=1 $(BIN)/python -m pytest \
 	  -q -n 2 tests/laws/test_engines.py tests/engines'
+
+# An environment per version of torch, beside $(VENV), which it leaves alone. Pins come first and torch last,
+# since another version may want another sympy. pip's own settings say where torch comes from: on Linux its
+# usual index brings gigabytes for GPUs, an index of CPU builds does not. An environment that somebody made by
+# hand, with this version of torch in it, keeps that build.
+VERSION   ?= $(TORCH)
+TORCH_ENV := .torch/$(VERSION)
+TORCH_PIP := $(TORCH_ENV)/bin/python -m pip --disable-pip-version-check
+TORCH_IS  := $(TORCH_ENV)/bin/python -c 'import sys, torch; sys.exit(torch.__version__.split("+")[0] != "$(VERSION)")'
+
+test-torch: $(TORCH_ENV)/.complete ## engines, laws and worked examples on another torch, in .torch (VERSION=2.8.0)
+	@$(TIERS) \
+	  "engines"  'OMP_NUM_THREADS=1 $(TORCH_ENV)/bin/python -m pytest -q -n 2 -m "not kill and not slow" \
+	    tests/engines tests/models tests/test_layout.py' \
+	  "examples" 'OMP_NUM_THREADS=1 $(TORCH_ENV)/bin/python -m pytest -q -m "not kill and not slow" tests/verify' \
+	  "laws"     'OMP_NUM_THREADS=1 $(TORCH_ENV)/bin/python -m pytest -q -n 2 -m "not kill and not slow" tests/laws'
+
+$(TORCH_ENV)/.complete: pyproject.toml requirements/ci.txt
+	@[ -x $(TORCH_ENV)/bin/pip ] || $(PYTHON) -m venv $(TORCH_ENV)
+	@echo "test-torch: torch $(VERSION) and requirements/ci.txt, in $(TORCH_ENV)"
+	@$(TORCH_PIP) install -q --no-deps -r requirements/ci.txt
+	@$(TORCH_IS) 2>/dev/null || $(TORCH_PIP) install -q torch==$(VERSION)
+	@$(TORCH_PIP) install -q --no-deps --no-build-isolation -e .
+	@$(TORCH_IS) || { echo "test-torch: $(TORCH_ENV) does not have torch $(VERSION)" >&2; exit 1; }
+	@touch $@
 
 test-slow: setup ## the tests that are too slow for every commit, with what only they install
 	@$(PIP) install -q -r requirements/extra.txt -c requirements/ci.txt

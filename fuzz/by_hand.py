@@ -71,8 +71,11 @@ def _named(plan: Plan, model: Model) -> Tensors:
 
 
 def _class_weights(plan: Plan) -> Tensor | None:
-    if plan.config.loss.class_weights is None:
+    asked = plan.config.loss.class_weights
+    if asked is None:
         return None
+    if asked != "balanced":
+        return torch.tensor(asked)
     pool: Any = plan.world.train(plan.world.at(0).members[0], 0).pool
     classes = plan.settings.task.classes or 1
     data: Any = plan.config.data.options

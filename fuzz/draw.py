@@ -55,7 +55,7 @@ def drawn(seed: int) -> Case:
         laws, double = (*laws, "sweep"), False
     limits = tuple((k, draw.choice(v)) for k, v in LIMITS.items() if draw.random() < 0.5)
     config: dict[str, Any] = {"seed": draw.randrange(100), "device": "cpu"}
-    config["threads"] = draw.choice((1, 2, 5))
+    config["threads"] = draw.choice((1, 2, 5, 16))
     config["method"] = drawn_method(draw)
     config["local"] = _local(draw)
     config["weights"] = draw.choice((None, None, "samples", "uniform"))
@@ -68,7 +68,8 @@ def drawn(seed: int) -> Case:
     config["sampling"] = draw.choice(("fixed", "fixed", "fixed", "bernoulli"))
     config["evaluate"] = _evaluate(draw)
     if draw.random() < 0.15:
-        config["loss"] = {"class_weights": "balanced"}
+        own = tuple(draw.choice((0.5, 1.0, 3.0)) for _ in range(config["data"]["classes"]))
+        config["loss"] = {"class_weights": draw.choice(("balanced", own))}
     if draw.random() < 0.1:
         config["guard"] = {"norm": draw.choice((0.1, 1.0, 10.0)), "quorum": 1}
     rows, weighted = (None, False) if sweep else (_rows(draw), draw.random() < 0.1)
@@ -91,13 +92,13 @@ def _local(draw: random.Random) -> dict[str, Any]:
         "last_batch": draw.choice(("keep", "keep", "drop", "merge")),
     }
     if optimizer == "sgd" and draw.random() < 0.25:
-        found["momentum"] = draw.choice((0.5, 0.9))
+        found["momentum"] = draw.choice((0.5, 0.9, 0.99))
     if draw.random() < 0.25:
         found["weight_decay"] = draw.choice((0.001, 0.1))
     if draw.random() < 0.2:
         found["clip"] = draw.choice((0.1, 1.0))
     if draw.random() < 0.2:
-        found["steps"] = draw.choice((1, 2, 5, [1, 3, 7]))
+        found["steps"] = draw.choice((1, 2, 5, [1, 3, 7], [2, 1]))
     if draw.random() < 0.15:
         found["validation"] = draw.choice((0.0, 0.2, 0.5))
     if draw.random() < 0.2:
@@ -106,6 +107,7 @@ def _local(draw: random.Random) -> dict[str, Any]:
                 {"name": "factor", "factor": 0.8},
                 {"name": "step", "factor": 0.5, "every": 2, "over": "run"},
                 {"name": "step", "factor": 0.5, "over": "round"},
+                {"name": "step", "factor": 0.5, "over": "task"},
                 {"name": "polynomial", "power": 1.0},
             )
         )
@@ -128,7 +130,8 @@ def _subject(draw: random.Random, members: int, double: bool) -> dict[str, Any]:
     classes = draw.choice((2, 3, 4, 5)) if draw.random() < 0.95 else 1
     family = draw.choice(
         ("linear", "mlp", "mlp", "mlp", "mixing", "wide", "convolutions", "convolutions",
-         "sequences", "texts", "texts", "registered")
+         "sequences", "texts", "texts", "registered", "authored", "authored", "authored",
+         "authored")
     )  # fmt: skip
     words, number = 0, draw.randrange(10**6)
     odd = (1, 2, 3, 5)
@@ -141,6 +144,15 @@ def _subject(draw: random.Random, members: int, double: bool) -> dict[str, Any]:
         shape = (draw.choice((1, 3, 6)), draw.choice(odd))
     elif family == "texts":
         shape, words = (draw.choice((1, 4, 7)),), draw.choice((5, 9, 40, 400))
+    elif family == "authored":
+        kind = draw.choice(("flat", "image", "series", "text"))
+        shape = {
+            "flat": (draw.choice((3, 4, 7)),),
+            "image": (draw.choice((1, 3)), *draw.choice(((5, 5), (6, 6), (8, 5)))),
+            "series": (draw.choice((1, 3, 5)), draw.choice((1, 2, 3))),
+            "text": (draw.choice((1, 4, 6)),),
+        }[kind]
+        words = draw.choice((9, 40)) if kind == "text" else 0
     elif family == "wide":
         shape = (draw.choice((64, 100, 256)),)
     else:
@@ -238,14 +250,22 @@ def _evaluate(draw: random.Random) -> dict[str, Any] | None:
         found["local"] = draw.choice((1, 2))
     if draw.random() < 0.15:
         found["train"] = True
+    if draw.random() < 0.15:
+        found["held_out"] = draw.choice((None, 0.5))
+    if draw.random() < 0.15:
+        found["metrics"] = draw.choice((["auc"], ["f1"], ["auc", "f1"]))
+    if draw.random() < 0.1:
+        found["members"] = 2
     return found
 
 
 def _rows(draw: random.Random) -> tuple[int, ...] | None:
     """Sizes of the clients in turn; a client of fewer rows has all of them."""
-    way = draw.choice(("world", "world", "equal", "equal", "unequal", "one"))
+    way = draw.choice(("world", "world", "equal", "equal", "unequal", "one", "none"))
     if way == "equal":
         return (draw.choice((1, 2, 3, 4, 8)),)
     if way == "unequal":
         return tuple(draw.choice((1, 2, 3, 5, 6, 9)) for _ in range(draw.choice((2, 3, 5))))
+    if way == "none":  # some clients have no rows at all
+        return (draw.choice((2, 5)), 0) if draw.random() < 0.3 else (1,)
     return (1, draw.choice((1, 4))) if way == "one" else None

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
+from fuzz.authored import authored
 from shoal.models import model
 
 Shape = tuple[int, ...]
@@ -414,6 +415,8 @@ def fuzz(
 
 
 def _made(family: str, shape: Shape, classes: int, draw: Draw, words: int) -> nn.Module:
+    if family == "authored":
+        return authored(shape, classes, draw, words)
     if family == "texts":
         return texts(shape, classes, draw, words)
     return FAMILIES[family](shape, classes, draw)

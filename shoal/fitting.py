@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -58,8 +57,8 @@ def check_layers(module: nn.Module) -> None:
 def lone_layer(module: nn.Module, x: Tensor, classes: int) -> str | None:
     """Look on while a module computes two samples in training mode, and refuse what does not fit.
 
-    Returns the batch normalisation that sees a single value per channel where a batch has a single
-    row, if there is one: such a batch has no variance.
+    Returns where batch normalisation sees a single value per channel if a batch has a single row,
+    if it does anywhere: such a batch has no variance.
     """
     x = (x[[0, min(1, len(x) - 1)]] if len(x) else x.new_zeros(ROWS, *x.shape[1:])).cpu()
     like = next(iter(module.parameters()), x)
@@ -67,9 +66,9 @@ def lone_layer(module: nn.Module, x: Tensor, classes: int) -> str | None:
         x = x.to(like.dtype)
     found: list[str] = []
     module = module.cpu().train()
-    with torch.enable_grad(), _followed(module, found) as where:
+    with torch.enable_grad(), _followed(module) as where:
         try:
-            with _Watch(where):
+            with _Watch(where, found):
                 result = module(x)
         except UserError:
             raise
@@ -118,16 +117,16 @@ def _check_features(features: Any) -> None:
 
 
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Refuses operators that draw."""
+    """Refuses operators that draw; notes batch normalisation with one value per channel and row."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         """False: else torch imports its compiler, which takes a second."""
         return False
 
-    def __init__(self, where: Callable[[], str]) -> None:
+    def __init__(self, where: Callable[[], str], lone: list[str]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._where = where
+        self._where, self._lone = where, lone
         self._others = _states()
 
     def __torch_dispatch__(
@@ -137,6 +136,9 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         own = any(isinstance(a, torch.Generator) for a in (*args, *kwargs.values()))
         if own or draws_globally(func, args, kwargs):
             raise _draws(self._where())
+        # A layer's, or a functional call's. Of its arguments only ``training`` is a boolean.
+        if "batch_norm" in str(func) and any(a is True for a in args) and _is_single(args[0]):
+            self._lone.append(self._where())
         return func(*args, **kwargs)
 
     def __exit__(self, *error: Any) -> None:
@@ -151,17 +153,14 @@ def _states() -> tuple[str, str]:
 
 
 @contextmanager
-def _followed(module: nn.Module, lone: list[str]) -> Iterator[Callable[[], str]]:
-    """Says which layer is computing; notes normalisations with one value per channel and row."""
+def _followed(module: nn.Module) -> Iterator[Callable[[], str]]:
+    """Says which layer is computing."""
     stack: list[tuple[str, nn.Module]] = []
     handles = []
 
     def enter(name: str, layer: nn.Module, inputs: tuple[Any, ...]) -> None:
         stack.append((name, layer))
         x = inputs[0] if inputs else None
-        single = isinstance(x, Tensor) and x.dim() > 1 and x.numel() == x.shape[0] * x.shape[1]
-        if single and isinstance(layer, _BatchNorm):
-            lone.append(name)
         if isinstance(layer, nn.GroupNorm) and isinstance(x, Tensor):
             _check_groups(name, layer, x)
 
@@ -176,6 +175,11 @@ def _followed(module: nn.Module, lone: list[str]) -> Iterator[Callable[[], str]]
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _is_single(x: Tensor) -> bool:
+    """One value per channel and row."""
+    return x.dim() > 1 and x.numel() == x.shape[0] * x.shape[1]
 
 
 def _check_groups(name: str, layer: nn.GroupNorm, x: Tensor) -> None:

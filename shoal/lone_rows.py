@@ -42,7 +42,7 @@ def check_client(settings: Settings, client: int, round: int, rows: int) -> None
     count = "1 row" if rows == 1 else f"{rows} rows"
     raise UserError(
         f"client {client} has {count} in round {round} and would train on a batch of one row, "
-        f"which layer {layer!r} (batch normalisation) cannot: one row has no variance; {way}"
+        f"which {layer} cannot: batch normalisation of one row has no variance; {way}"
     )
 
 

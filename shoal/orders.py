@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from shoal.context import Round
 from shoal.engines.api import Member, Order
+from shoal.errors import UserError
 from shoal.federation import Federation
 from shoal.lone_rows import check_client
 from shoal.tree import Tree
@@ -75,6 +76,11 @@ def make_member(round: Round, job: Job) -> Member:
     if memories is not None:
         kept = memories
         train = round.run("data", lambda i, part, data: part.data(kept[i], data), train)
+    if not len(train):
+        raise UserError(
+            f"client {client} has no rows to train on in round {now}; give it some, or leave it "
+            f"out of the world's members of that round"
+        )
     wanted = settings.program.needs_validation
     validation = world.validation(client, now) if wanted else None
     return Member(client, train, validation, memories, cap)

@@ -87,7 +87,7 @@ def padded_batch(data: ClientData, positions: torch.Tensor, length: int) -> Batc
         positions = torch.cat([positions, filler])
     x = data.pool.x.index_select(0, data.rows[positions])
     if real < length or data.weight is not None:
-        weight = torch.ones(length, dtype=_float(x), device=x.device)
+        weight = torch.ones(length, dtype=number_type(x), device=x.device)
         weight[real:] = 0.0
         if data.weight is not None:
             weight = weight * data.weight[positions]
@@ -107,7 +107,7 @@ def epoch_batches(order: Order, client: int, data: ClientData, epoch: int) -> It
 def whole(data: ClientData) -> Batch:
     """All rows of a client as one batch."""
     x = data.pool.x.index_select(0, data.rows)
-    weight = None if data.weight is None else data.weight.to(_float(x))
+    weight = None if data.weight is None else data.weight.to(number_type(x))
     return Batch(x, data.labels, weight)
 
 
@@ -129,5 +129,6 @@ def step_noise(order: Order, clients: list[int], epoch: int, step: int) -> tuple
     return tuple(out)
 
 
-def _float(x: torch.Tensor) -> torch.dtype:
+def number_type(x: torch.Tensor) -> torch.dtype:
+    """What weights of samples are kept in."""
     return x.dtype if x.is_floating_point() else torch.get_default_dtype()

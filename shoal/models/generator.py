@@ -68,16 +68,17 @@ def sample_shape(task: Task) -> Shape:
 
 
 def feature_width(task: Task) -> int:
-    """How many features the network gives a sample, found by a pass over zeros (or one text)."""
+    """How many features the network gives a sample, found by a pass over two of zeros (or texts):
+    batch normalisation that keeps no statistics cannot take one."""
     theta = torch.zeros(task.layout.size, dtype=task.dtype)
     stats = torch.zeros(task.stats_layout.size, dtype=task.dtype)
     if _takes_tokens(task):
         shape = getattr(task, "shape", None) or (1,)  # most take any length
         length = getattr(getattr(task, "module", None), "length", shape[0])
-        x = torch.ones(1, length, dtype=torch.int64)
+        x = torch.ones(2, length, dtype=torch.int64)
     else:
-        x = torch.zeros(1, *sample_shape(task), dtype=task.dtype)
-    batch = Batch(x, torch.zeros(1, dtype=torch.int64))
+        x = torch.zeros(2, *sample_shape(task), dtype=task.dtype)
+    batch = Batch(x, torch.zeros(2, dtype=torch.int64))
     features = task.forward(theta, batch, stats, False).features
     if features.dim() != 2:
         raise UserError(

@@ -64,7 +64,7 @@ def test_refused_for_equal_and_unequal_clients(
         run(sizes, tmp_path, engine=engine)
     said = str(caught.value)
     assert said.startswith(f"client {client} has {sizes[client]} rows in round 0 and would train")
-    assert "layer '2' (batch normalisation)" in said and caught.value.key == "local"
+    assert "layer '2' (BatchNorm1d)" in said and caught.value.key == "local"
     assert "local.last_batch: merge or drop" in said
 
 

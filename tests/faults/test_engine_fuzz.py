@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from support import SmallWorld, play, settings_for, small_task
 from torch import Tensor, nn
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import batch_norm, scaled_dot_product_attention
 
 import shoal
 from shoal import catalog
@@ -17,10 +18,13 @@ from shoal.engines.loop import Loop
 from shoal.engines.stacked.engine import Stacked
 from shoal.errors import UserError
 from shoal.federation import Federation
+from shoal.fitting import lone_layer
 from shoal.guard import Guard
+from shoal.lone_rows import check_rounds
 from shoal.metrics.evaluate import evaluate
 from shoal.metrics.rows import evaluate_own
 from shoal.models import model
+from shoal.models.generator import feature_width
 from shoal.orders import make_order
 from shoal.parts.select import BestOfBank, stacked
 from shoal.task import ModuleTask
@@ -222,3 +226,77 @@ def test_questions_are_not_padded_where_rows_mix(rows: tuple[int, ...]) -> None:
     slow, fast = (e.ask(order, part.losses, bank) for e in (Loop(), Stacked(threads=1)))
     for right, found in zip(slow, fast, strict=True):
         assert torch.allclose(leaves(found)[0], leaves(right)[0], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("engine", [Loop(), Stacked(threads=1)], ids=["loop", "stacked"])
+@pytest.mark.parametrize("rows", [(0, 5), (5, 0)])
+def test_a_client_without_rows_is_refused_in_a_sentence(rows: tuple[int, ...], engine: Any) -> None:
+    """A world of one's own may have them; every engine raised what its first division by 0 did."""
+    world = SmallWorld(rows=rows, dtype=torch.float64)
+    task = small_task(world=world, dtype=torch.float64)
+    with pytest.raises(UserError, match="client [01] has no rows to train on in round 0; give it"):
+        play(settings_for(catalog.fedavg(), world, task), engine, 1)
+
+
+class Called(nn.Module):
+    """Batch normalisation as a function, with no layer to find it by."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(FEATURES, 4), nn.Linear(4, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.head(torch.relu(batch_norm(self.body(x), None, None, training=True)))
+        return found
+
+
+def test_a_row_alone_is_refused_where_batch_normalisation_is_a_function() -> None:
+    """It was found by its layer only, and torch's own error came in the middle of a run."""
+    where = lone_layer(Called(), torch.randn(2, FEATURES), CLASSES)
+    assert where == "forward of Called"
+    world = SmallWorld(rows=(4, 1), dtype=torch.float64)
+    task = ModuleTask(Called, classes=CLASSES, dtype=torch.float64, lone_layer=where)
+    settings = replace(settings_for(catalog.fedavg(), world, task), lone_layer=where)
+    with pytest.raises(UserError, match="client 1 has 1 row .* which forward of Called cannot"):
+        check_rounds(settings)
+
+
+def test_features_are_counted_where_no_statistics_are_kept() -> None:
+    """One row was tried, which such a network cannot take even in evaluation."""
+
+    class Kept(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            norm = nn.BatchNorm1d(4, track_running_stats=False)
+            self.body = nn.Sequential(nn.Linear(FEATURES, 4), norm)
+            self.head = nn.Linear(4, CLASSES)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            features = self.body(x)
+            return self.head(features), features
+
+    assert feature_width(ModuleTask(Kept, classes=CLASSES)) == 4
+
+
+class Weighted(SmallWorld):
+    """Rows count differently; the weights are float32, whatever the samples are."""
+
+    def train(self, client: int, round: int) -> ClientData:
+        data = super().train(client, round)
+        return replace(data, weight=0.3 + (data.rows % 3).to(torch.float32))
+
+
+@pytest.mark.parametrize("rows", [(8,), (6, 9)], ids=["equal", "unequal"])
+def test_weights_of_rows_are_as_exact_as_the_samples(rows: tuple[int, ...]) -> None:
+    """They were added up in float32 on stacked: 3e-8 off, in running statistics and in the loss."""
+    world = Weighted(rows=rows, dtype=torch.float64)
+
+    def build() -> nn.Module:
+        layers = nn.Linear(FEATURES, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, CLASSES)
+        return nn.Sequential(*layers)
+
+    task = ModuleTask(build, classes=CLASSES, dtype=torch.float64)
+    settings = settings_for(catalog.fedavg(), world, task)
+    (right,), (found,) = (play(settings, e, 2)[0].models for e in (Loop(), Stacked(threads=1)))
+    assert torch.allclose(found.theta, right.theta, rtol=0, atol=1e-12)
+    assert torch.allclose(found.stats, right.stats, rtol=0, atol=1e-12)

@@ -15,6 +15,7 @@ from shoal.engines.api import Member, Order
 from shoal.engines.batches import (
     batch_rows,
     epoch_order,
+    number_type,
     padded_rows,
     rows_taken,
     step_noise,
@@ -67,7 +68,8 @@ class Chunk:
         weights = None
         like = next((d.weight for d in data if d.weight is not None), None)
         if like is not None:
-            own = [like.new_ones(len(d)) if d.weight is None else d.weight for d in data]
+            like = like.to(number_type(data[0].pool.x))
+            own = [like.new_ones(len(d)) if d.weight is None else d.weight.to(like) for d in data]
             weights = pad_sequence(own, True)
         even = level and not capped
         return cls(order, tuple(members), places, rows, labels, weights, counts, even)
