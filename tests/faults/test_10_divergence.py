@@ -18,7 +18,7 @@ from shoal.config.old_defaults import filled
 from shoal.errors import UserError
 from shoal.federation import Settings
 from shoal.method import Method
-from shoal.reproduce.measures import Reading, measured
+from shoal.reproduce.measures import RunFiles, measured
 from shoal.verify.history import History, play
 from shoal.verify.recorder import Recorder
 from shoal.verify.report import verify_case
@@ -160,7 +160,7 @@ def test_what_0_1_measured_keeps_its_meaning_under_a_name_of_its_own(tmp_path: P
     (tmp_path / "config.yaml").write_text(json.dumps(said))
     (tmp_path / "rounds.jsonl").write_text('{"round": 0, "divergence": 0.25}\n')
     asked = {"last_of": {"key": "divergence_of_uploads"}}
-    assert measured(asked, Reading(tmp_path)) == 0.25
-    assert measured({"last_of": {"key": "divergence"}}, Reading(tmp_path)) is None
+    assert measured(asked, RunFiles(tmp_path)) == 0.25
+    assert measured({"last_of": {"key": "divergence"}}, RunFiles(tmp_path)) is None
     (tmp_path / "config.yaml").write_text(json.dumps({**said, "format": 2}))
-    assert measured(asked, Reading(tmp_path)) is None
+    assert measured(asked, RunFiles(tmp_path)) is None

@@ -9,9 +9,9 @@ import pytest
 from shoal.config.method import build, complete
 from shoal.reproduce import printed
 from shoal.reproduce.cells import Cell, cells_of
-from shoal.reproduce.library import recipes as load_recipes
 from shoal.reproduce.measures import check
 from shoal.reproduce.recipe import Recipe
+from shoal.reproduce.recipe import recipes as load_recipes
 
 PAPERS = ("fedagg", "fedinit", "flash", "special")
 # What no run can tell: spreads over seeds are ours, ratios and seconds belong to a machine, and

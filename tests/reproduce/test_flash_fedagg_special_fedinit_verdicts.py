@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from shoal.reproduce.claims import DECIDE, Cells, decided
-from shoal.reproduce.results import Result
-from shoal.reproduce.verdicts.ranking import lead, spearman
+from shoal.reproduce.cells import Result
+from shoal.reproduce.claims import Cells, decided, rules_of
+from shoal.reproduce.claims.rules import lead, spearman
 
 PAPERS = {"flash": 22, "fedagg": 15, "special": 22, "fedinit": 16}
 
@@ -35,8 +35,7 @@ def test_claims_have_rules_and_nothing_run_is_not_run(paper: str) -> None:
     assert {d.verdict.answer for d in found} == {"not run"}
     assert sum(bool(d.rule) for d in found) >= PAPERS[paper]
     other = [cell(paper, "Table 99", "nothing", "FedAvg", [1.0], task="x", setting="y")]
-    ids = [d.claim["id"] for d in found if d.claim["id"] in DECIDE]
-    assert {answer(paper, claim, other)[0] for claim in ids} == {"not run"}
+    assert {answer(paper, claim, other)[0] for claim in rules_of(paper)[0]} == {"not run"}
 
 
 def dips(flash: float, yogi: float, variant: str = "paper") -> list[Result]:
@@ -227,8 +226,8 @@ def test_fedinit_beta_and_divergence() -> None:
 
 
 def test_rank_correlation() -> None:
-    assert spearman([1, 2, 3, 4], [1, 2, 3, 4]) == pytest.approx(1.0)
-    assert spearman([1, 2, 3], [5, 5, 5]) == 0.0
+    assert spearman([(1, 1), (2, 2), (3, 3), (4, 4)]) == pytest.approx(1.0)
+    assert spearman([(1, 5), (2, 5), (3, 5)]) == 0.0
 
 
 def test_the_best_other_method_is_found_on_seeds_that_all_have() -> None:

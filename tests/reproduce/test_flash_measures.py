@@ -8,20 +8,20 @@ from typing import Any
 
 import pytest
 
-from shoal.reproduce.measures import Reading, measured
-from shoal.reproduce.measures.flash import in_means
+from shoal.reproduce.measures import RunFiles, measured
+from shoal.reproduce.measures.drift import in_means
 from shoal.rundir import RunDir
 
 
-def written(path: Path, records: list[dict[str, Any]], config: str = "seed: 0\n") -> Reading:
+def written(path: Path, records: list[dict[str, Any]], config: str = "seed: 0\n") -> RunFiles:
     run = RunDir(path)
     path.mkdir()
     run.rounds.write_text("".join(json.dumps(r) + "\n" for r in records), encoding="utf-8")
     run.config.write_text(config, encoding="utf-8")
-    return Reading(path)
+    return RunFiles(path)
 
 
-def drifted(path: Path) -> Reading:
+def drifted(path: Path) -> RunFiles:
     """100 rounds at 90%, a drift to 10% that is back after 30, local models back after 10."""
     records = []
     for n in range(200):
@@ -73,7 +73,7 @@ def test_blocks_are_counted_from_the_first_point() -> None:
     assert in_means([(5, 1.0), (6, 3.0), (7, 8.0)], 2) == [(5, 2.0), (7, 8.0)]
 
 
-def staged(path: Path) -> Reading:
+def staged(path: Path) -> RunFiles:
     first, second = [0.5, 0.8, 0.7], [(0.6, 0.2), (0.5, 0.4), (0.4, 0.6)]
     rows = [{"task 0": a} for a in first] + [{"task 0": a, "task 1": b} for a, b in second]
     records = [

@@ -8,8 +8,8 @@ import pytest
 
 from shoal.errors import MissingDataError
 from shoal.reproduce import measures
-from shoal.reproduce.archive import pack, unpack
-from shoal.reproduce.kept_figures import NAME, kept_figure
+from shoal.reproduce.measures import FIGURES, stored_figure
+from shoal.reproduce.play import pack, unpack
 
 
 def gone() -> float | None:
@@ -17,10 +17,10 @@ def gone() -> float | None:
 
 
 def test_a_figure_is_taken_once(tmp_path: Path) -> None:
-    assert kept_figure(tmp_path, "loss", {"rows": "gap"}, lambda: 0.25) == 0.25
-    assert kept_figure(tmp_path, "loss", {"rows": "gap"}, gone) == 0.25
-    assert kept_figure(tmp_path, "loss", {"rows": "test"}, lambda: None) is None
-    assert kept_figure(tmp_path, "loss", {"rows": "test"}, lambda: 1.0) is None  # it is none
+    assert stored_figure(tmp_path, "loss", {"rows": "gap"}, lambda: 0.25) == 0.25
+    assert stored_figure(tmp_path, "loss", {"rows": "gap"}, gone) == 0.25
+    assert stored_figure(tmp_path, "loss", {"rows": "test"}, lambda: None) is None
+    assert stored_figure(tmp_path, "loss", {"rows": "test"}, lambda: 1.0) is None  # it is none
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError("model"), MissingDataError("data")])
@@ -30,8 +30,8 @@ def test_without_a_model_there_is_none_and_nothing_is_written(
     def take() -> float | None:
         raise error
 
-    assert kept_figure(tmp_path, "loss", {}, take) is None
-    assert not (tmp_path / NAME).exists()
+    assert stored_figure(tmp_path, "loss", {}, take) is None
+    assert not (tmp_path / FIGURES).exists()
 
 
 def test_an_archive_has_the_figures_and_no_model(tmp_path: Path) -> None:
@@ -39,12 +39,12 @@ def test_an_archive_has_the_figures_and_no_model(tmp_path: Path) -> None:
     run.mkdir(parents=True)
     for name in ("config.yaml", "rounds.jsonl", "summary.json", "world.json", "model.safetensors"):
         (run / name).write_text("{}")
-    kept_figure(run, "loss", {}, lambda: 0.5)
+    stored_figure(run, "loss", {}, lambda: 0.5)
     assert pack([run], tmp_path / "runs.tar.xz") == 1
     assert unpack(tmp_path / "runs.tar.xz", tmp_path / "elsewhere") == 1
     there = tmp_path / "elsewhere" / "one"
     assert not (there / "model.safetensors").exists()
-    assert kept_figure(there, "loss", {}, gone) == 0.5
+    assert stored_figure(there, "loss", {}, gone) == 0.5
 
 
 def test_measures_that_walk_from_a_runs_model_keep_what_they_find() -> None:

@@ -9,9 +9,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from shoal.reproduce.results import Result
-from shoal.reproduce.tables import agreement
-from shoal.reproduce.terminal import FEW, cell_tables
+from shoal.reproduce.cells import Result
+from shoal.reproduce.tables import FEW, agreement, cell_tables
 
 
 def result(method: str, name: str, value: float, beside: bool = False) -> Result:

@@ -40,16 +40,16 @@ def test_trials_hold_rows_out_and_the_best_is_tested_as_the_base_says(tmp_path: 
     found = plan.all(tmp_path)
     assert len(found) == 6
     for trial in found:
-        assert trial.task.config.local.validation == HELD_OUT
-        assert trial.task.config.evaluate.on == "members"
+        assert trial.config.local.validation == HELD_OUT
+        assert trial.config.evaluate.on == "members"
     for trial, score in zip(found, (0.2, 0.5, 0.5, None, 0.9, 0.1), strict=True):
         if score is not None:
-            trial.task.path.mkdir(parents=True)
-            (trial.task.path / "summary.json").write_text(json.dumps({"mean_accuracy": score}))
+            trial.path.mkdir(parents=True)
+            (trial.path / "summary.json").write_text(json.dumps({"mean_accuracy": score}))
     winners = best(found, "mean_accuracy")
     assert winners == {"fedavg": found[1], "fedprox": found[4]}
     final = finals(plan, winners, (3, 4), tmp_path)
-    config = final["fedprox"][4].config
+    config = final["fedprox"][1][1]
     assert config.seed == 4
     assert config.evaluate.on == "active"
     assert config.local.validation == "auto"

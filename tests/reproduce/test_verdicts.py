@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from reproduce.tiny import write_run
 
+from shoal.reproduce.cells import Result
 from shoal.reproduce.claims import Cells, decided
-from shoal.reproduce.counting import all_above, differences
-from shoal.reproduce.results import Result
+from shoal.reproduce.claims.rules import all_above, matched
 
 METHODS = ("Proposed", "Previous", "Average", "Continuous")
 
@@ -58,12 +58,12 @@ def test_nothing_run_is_not_run() -> None:
 
 def test_pairs_need_everything_else_to_be_equal() -> None:
     results = [cell("Proposed", [1.0]), cell("Previous", [2.0], setting="two")]
-    assert differences(Cells(tuple(results)), "Proposed", "Previous") == []
+    assert matched(Cells(tuple(results)), "Proposed", "Previous") == []
 
 
 def test_the_best_of_several_rivals_counts() -> None:
     found = [cell("Proposed", [90.0]), cell("Previous", [10.0]), cell("Average", [89.0])]
-    (gap,) = differences(Cells(tuple(found)), "Proposed", "Previous", "Average")
+    (gap,) = matched(Cells(tuple(found)), "Proposed", "Previous", "Average")
     assert gap.mean == pytest.approx(1.0)
     assert all_above([gap], limit=2.0).answer == "fails"
 

@@ -12,14 +12,14 @@ from shoal.reproduce.tuning.search import Trial
 
 
 def trials_csv(trials: Sequence[Trial], score: str) -> str:
-    """One row a trial."""
+    """One row per trial."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(("method", "setting", score, "run"))
     for trial in trials:
         value = trial.score(score)
         shown = "" if value is None else f"{value:.6f}"
-        writer.writerow((trial.method, said(trial.setting), shown, trial.task.path.name))
+        writer.writerow((trial.method, said(trial.setting), shown, trial.path.name))
     return out.getvalue()
 
 

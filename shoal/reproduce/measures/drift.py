@@ -9,14 +9,14 @@ from __future__ import annotations
 from statistics import fmean
 from typing import Literal
 
-from shoal.reproduce.measures import Reading, measure
+from shoal.reproduce.measures import RunFiles, measure
 
 Score = Literal["global", "local", "received"]
 Point = tuple[int, float]  # a round and a score, in percent
 HOLD = 20  # rounds that a recovery has to last
 
 
-def scores(run: Reading, score: Score) -> list[Point]:
+def scores(run: RunFiles, score: Score) -> list[Point]:
     """Every measured score, with its round."""
     if score == "global":
         return [
@@ -35,12 +35,12 @@ def in_means(points: list[Point], rounds: int) -> list[Point]:
     return [(begin + k * rounds, fmean(values)) for k, values in blocks.items()]
 
 
-def drifts(run: Reading) -> list[int]:
+def drifts(run: RunFiles) -> list[int]:
     """Rounds at which labels changed their meaning."""
     return [r["round"] for r in run.records if r["shift"] and "concept" in r["shift"]["kinds"]]
 
 
-def span(run: Reading, drift: int, until: Literal["end", "next"]) -> tuple[int, int] | None:
+def span(run: RunFiles, drift: int, until: Literal["end", "next"]) -> tuple[int, int] | None:
     """From a drift (counted from 0) to the end of the run, or to the next drift."""
     found = drifts(run)
     if not 0 <= drift < len(found):
@@ -51,7 +51,7 @@ def span(run: Reading, drift: int, until: Literal["end", "next"]) -> tuple[int, 
 
 @measure
 def lowest(
-    run: Reading,
+    run: RunFiles,
     *,
     score: Score = "local",
     mean: int = 1,
@@ -67,7 +67,7 @@ def lowest(
 
 
 @measure
-def recovery(run: Reading, *, score: Score = "local", points: float = 2.0) -> float | None:
+def recovery(run: RunFiles, *, score: Score = "local", points: float = 2.0) -> float | None:
     """Rounds from the drift until the score is within so many points of its mean over the last 50
     rounds and stays there for 20; all that are left if it never is. Global scores are means of 10
     rounds, since single rounds right after the swap are a floor for everybody."""
@@ -90,7 +90,7 @@ def recovery(run: Reading, *, score: Score = "local", points: float = 2.0) -> fl
 
 @measure
 def level(
-    run: Reading, *, score: Score = "local", last: int = 50, before: bool = False
+    run: RunFiles, *, score: Score = "local", last: int = 50, before: bool = False
 ) -> float | None:
     """Mean score of the last rounds of the run, or of those before the first drift."""
     found = drifts(run)
@@ -102,7 +102,7 @@ def level(
 
 
 @measure
-def spread_of_clients(run: Reading, *, last: int = 50) -> float | None:
+def spread_of_clients(run: RunFiles, *, last: int = 50) -> float | None:
     """Standard deviation over members of their local models' accuracy, mean of the last rounds."""
     end = len(run.records)
     found = [r["local"]["std"] for r in run.records[end - last :] if r.get("local")]
@@ -110,7 +110,7 @@ def spread_of_clients(run: Reading, *, last: int = 50) -> float | None:
 
 
 @measure
-def epochs_spent(run: Reading) -> float | None:
+def epochs_spent(run: RunFiles) -> float | None:
     """Local epochs of all clients from the drift on."""
     found = drifts(run)
     return float(sum(r["epochs"] for r in run.records[found[0] :])) if found else None
@@ -118,7 +118,7 @@ def epochs_spent(run: Reading) -> float | None:
 
 @measure
 def mean_epochs(
-    run: Reading, *, first: int = 0, rounds: int = 20, after: bool = False
+    run: RunFiles, *, first: int = 0, rounds: int = 20, after: bool = False
 ) -> float | None:
     """Mean local epochs a client over some rounds, counted from the start or (``after``) from the
     drift; ``first`` may be negative then."""
@@ -132,7 +132,7 @@ def mean_epochs(
 
 
 @measure
-def internal(run: Reading, *, key: str, first: int, rounds: int) -> float | None:
+def internal(run: RunFiles, *, key: str, first: int, rounds: int) -> float | None:
     """Mean of a number that the server's optimiser reports, over rounds around the drift."""
     found = drifts(run)
     if not found:
@@ -145,7 +145,7 @@ def internal(run: Reading, *, key: str, first: int, rounds: int) -> float | None
 
 
 @measure
-def rounds_to_own(run: Reading, *, share: float = 0.97, score: Score = "local") -> float | None:
+def rounds_to_own(run: RunFiles, *, share: float = 0.97, score: Score = "local") -> float | None:
     """Rounds until the score first reaches a share of its own mean over the last 50 rounds."""
     final = level(run, score=score, last=50)
     if final is None:

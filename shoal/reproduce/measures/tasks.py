@@ -5,21 +5,21 @@ from __future__ import annotations
 import math
 from statistics import fmean
 
-from shoal.reproduce.measures import Reading, measure
+from shoal.reproduce.measures import RunFiles, measure
 
 
-def of_task(run: Reading, task: int, during: int) -> list[float]:
+def of_task(run: RunFiles, task: int, during: int) -> list[float]:
     """Accuracies (shares) on a task in the rounds of a stage, as far as they were measured."""
     found = (r["tasks"].get(f"task {task}") for r in run.records if r["task"] == during)
     return [float(v) for v in found if v is not None]
 
 
-def tasks(run: Reading) -> int:
+def tasks(run: RunFiles) -> int:
     return 1 + max(int(r["task"]) for r in run.records)
 
 
 @measure
-def own_task(run: Reading, *, task: int = -1, times: float = 100.0) -> float | None:
+def own_task(run: RunFiles, *, task: int = -1, times: float = 100.0) -> float | None:
     """Accuracy on a task after the last round of the run; -1 is the last task."""
     last = tasks(run) - 1
     found = of_task(run, task if task >= 0 else last + 1 + task, last)
@@ -27,14 +27,14 @@ def own_task(run: Reading, *, task: int = -1, times: float = 100.0) -> float | N
 
 
 @measure
-def learnt(run: Reading) -> float | None:
+def learnt(run: RunFiles) -> float | None:
     """Mean over tasks of the accuracy right after each was learnt, in percent."""
     found = [of_task(run, task, task) for task in range(tasks(run))]
     return 100.0 * fmean(f[-1] for f in found) if all(found) else None
 
 
 @measure
-def rounds_to_best(run: Reading) -> float | None:
+def rounds_to_best(run: RunFiles) -> float | None:
     """The round of a task's best accuracy while it is learnt, summed over tasks."""
     total = 0
     for task in range(tasks(run)):
@@ -47,7 +47,7 @@ def rounds_to_best(run: Reading) -> float | None:
 
 @measure
 def while_learning(
-    run: Reading, *, task: int, during: int, first: int, rounds: int
+    run: RunFiles, *, task: int, during: int, first: int, rounds: int
 ) -> float | None:
     """Mean accuracy on a task over some rounds of a stage, in percent."""
     found = of_task(run, task, during)[first : first + rounds]
@@ -55,26 +55,26 @@ def while_learning(
 
 
 @measure
-def both_tasks(run: Reading) -> float | None:
+def both_tasks(run: RunFiles) -> float | None:
     """Mean accuracy on the first two tasks after the last round of the second, in percent."""
     found = [of_task(run, task, 1) for task in (0, 1)]
     return 100.0 * fmean(f[-1] for f in found) if all(found) else None
 
 
 @measure
-def bytes_a_round(run: Reading) -> float | None:
+def bytes_a_round(run: RunFiles) -> float | None:
     """Bytes up and down, mean over rounds."""
     return fmean(r["bytes_up"] + r["bytes_down"] for r in run.records)
 
 
 @measure
-def seconds_a_round(run: Reading) -> float | None:
+def seconds_a_round(run: RunFiles) -> float | None:
     """Seconds a round without evaluation, mean over rounds."""
     return fmean(r["seconds"] - r.get("seconds_evaluating", 0.0) for r in run.records)
 
 
 @measure
-def client_megabytes(run: Reading) -> float | None:
+def client_megabytes(run: RunFiles) -> float | None:
     """What a client holds: the model and what it keeps between rounds, in 2^20 bytes."""
     cost = run.summary.get("cost")
     if cost is None:
@@ -83,7 +83,7 @@ def client_megabytes(run: Reading) -> float | None:
 
 
 @measure
-def anchor_bound(run: Reading) -> float | None:
+def anchor_bound(run: RunFiles) -> float | None:
     """The largest ratio, over rounds of tasks after the first, of the distance from the task's
     start to ``eta_g D / lambda``, D the largest client update so far; at most 1 if the bound holds.
 
@@ -97,14 +97,14 @@ def anchor_bound(run: Reading) -> float | None:
     return max(ratios, default=0.0)  # one task only: nothing was anchored
 
 
-def anchor_bound_of(run: Reading, index: int) -> float:
+def anchor_bound_of(run: RunFiles, index: int) -> float:
     """``eta_g D / lambda`` in a round; infinite without an anchor."""
     lam = _lambda(run)
     largest = max(float(record["largest_update"]) for record in run.records[: index + 1])
     return largest / (run.records[index]["task"] + 1) / lam if lam else math.inf
 
 
-def _lambda(run: Reading) -> float | None:
+def _lambda(run: RunFiles) -> float | None:
     method = run.config.method
     for item in method if isinstance(method, list) else [method]:
         if isinstance(item, dict) and "special" in item:
