@@ -80,8 +80,8 @@ def compare(old: Path, new: Path, only: list[str]) -> int:
         before, after = read(other) if other.exists() else [], read(page)
         found = [d for d in difflib.unified_diff(before, after, lineterm="", n=0)
                  if d[:1] in "+-" and not d.startswith(("+++", "---"))]  # fmt: skip
-        print("\n".join([f"{page.relative_to(new)}: {len(after)} lines, "
-                         f"{'equal' if not found else f'{len(found)} differ'}", *found]))  # fmt: skip
+        said = f"{len(found)} differ" if found else "equal"
+        print("\n".join([f"{page.relative_to(new)}: {len(after)} lines, {said}", *found]))
         count += len(found)
     return count
 

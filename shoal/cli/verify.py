@@ -16,7 +16,7 @@ def verify(
     A case that asks for what nobody knows is not run, and says why. Exit code 0: some case passed
     and none deviates; 1: one deviates, or none could be run; 2: the file is no list of cases.
     """
-    from shoal.verify.report import render, verify_file
+    from shoal.verify.run import render, verify_file
 
     report = verify_file(file)
     render(report, as_json=as_json)

@@ -19,9 +19,8 @@ from shoal.errors import UserError
 from shoal.federation import Settings
 from shoal.method import Method
 from shoal.reproduce.measures import RunFiles, measured
-from shoal.verify.history import History, play
-from shoal.verify.recorder import Recorder
-from shoal.verify.report import verify_case
+from shoal.verify.play import History, Recorder, play
+from shoal.verify.run import verify_case
 from tests.support import SmallWorld, settings_for, small_task
 
 EXAMPLES = Path(__file__).parent.parent / "verify" / "examples_right.json"

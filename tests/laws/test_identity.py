@@ -41,8 +41,7 @@ from shoal.parts.relaxed_start import RelaxedStart
 from shoal.parts.server_opt import Moments, ServerAdaptive, ServerMomentum, Velocity
 from shoal.parts.session import SessionStart
 from shoal.types import Model
-from shoal.verify.history import History
-from shoal.verify.recorder import Recorder
+from shoal.verify.play import History, Recorder
 from shoal.view import ServerView, View
 from shoal.worlds.base import World
 from shoal.worlds.quadratic import Quadratics, still

@@ -24,7 +24,7 @@ from shoal.method import Method
 from shoal.parts.contrastive import ModelContrast, contrast_rows
 from shoal.parts.distill import SessionTeacher, binary_rows, divergence_rows, indicator, overwritten
 from shoal.types import Batch
-from shoal.verify.recorder import Recorder
+from shoal.verify.play import Recorder
 from shoal.worlds.base import World
 
 DOUBLE = torch.float64

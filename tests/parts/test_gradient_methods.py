@@ -35,8 +35,8 @@ from shoal.parts.lookahead import LookAhead
 from shoal.parts.momentum import GlobalMomentum
 from shoal.parts.normalized import NormalizedProgress, accumulated
 from shoal.parts.sharpness import ascent
-from shoal.verify.builders.gradient import ExactArgmin
-from shoal.verify.recorder import Recorder
+from shoal.verify.one_model import ExactArgmin
+from shoal.verify.play import Recorder
 from shoal.view import GradFn, View
 from shoal.worlds.base import World
 from shoal.worlds.quadratic import Quadratics, Segment, still

@@ -30,8 +30,7 @@ from shoal.parts.prototypes import Header, PrototypeHeader, class_means, trained
 from shoal.scores import scored, served
 from shoal.task import ModuleTask, QuadraticTask, cross_entropy_rows
 from shoal.types import Batch
-from shoal.verify.history import History, play
-from shoal.verify.recorder import Recorder
+from shoal.verify.play import History, Recorder, play
 from shoal.worlds.quadratic import Quadratics, still
 
 LOCALS: list[dict[str, float]] = [{}, {"momentum": 0.9, "weight_decay": 0.01, "clip": 0.5}]

@@ -13,9 +13,8 @@ from rich.console import Console
 
 from shoal.errors import UserError
 from shoal.verify import Report, render, verify_file
-from shoal.verify.compare import Comparison
-from shoal.verify.registry import BUILDERS, EXTRAS, FORMULAS, builder
-from shoal.verify.runners import merged
+from shoal.verify.play import BUILDERS, EXTRAS, FORMULAS, merged, register
+from shoal.verify.run import ValueComparison
 
 Content = dict[str, Any]
 Change = Callable[[dict[str, Any]], None]
@@ -260,13 +259,13 @@ def test_a_case_without_figures_has_shown_nothing(
     ],
 )
 def test_comparison(expected: object, found: object, right: bool) -> None:
-    check = Comparison(1e-9)
+    check = ValueComparison(1e-9)
     check.compare(expected, found)
     assert (not check.problems) is right
 
 
 def test_a_nan_is_the_worst_deviation() -> None:
-    check = Comparison(1e-9)
+    check = ValueComparison(1e-9)
     check.compare([0.5, 0.5], [float("nan"), 0.5])
     assert check.worst == float("inf")
 
@@ -290,7 +289,7 @@ def test_json(own_examples: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_name_is_registered_once() -> None:
     with pytest.raises(ValueError, match="registered twice"):
-        builder("FedAvg")(BUILDERS["FedAvg"])
+        register({"FedAvg": BUILDERS["FedAvg"]}, {})
     assert set(EXTRAS) <= set(BUILDERS)
 
 

@@ -1,10 +1,10 @@
-"""Runs every case of a file of worked examples, and says how far off each one is."""
+"""Runs every case of a file of worked examples, compares, and says how far off each one is."""
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,17 +13,15 @@ from rich.markup import escape
 from rich.table import Table
 
 from shoal.errors import UserError
-from shoal.verify import builders, runners
-from shoal.verify.compare import Comparison
+from shoal.verify import one_model, several_models
+from shoal.verify.play import BUILDERS, FORMULAS, RUNNERS, Case, Values, names_of
 from shoal.verify.reading import read_case, read_file
-from shoal.verify.registry import BUILDERS, FORMULAS, RUNNERS, Case, names_of
 
 Status = Literal["ok", "deviates", "not run"]
 SHOWN = 3  # problems listed for each case
 STYLES = {"ok": "green", "deviates": "bold red", "not run": "dim"}
 
-builders.load()
-assert runners.rounds in RUNNERS.values(), "importing the runners registers them"
+METHODS = (one_model, several_models)  # importing them registers their entries
 
 
 @dataclass(frozen=True)
@@ -96,7 +94,7 @@ def verify_case(case: Any, tolerance: float, index: int = 0) -> CaseResult:
         return CaseResult(*names, "deviates", problems=(problem,))
     if unread := reading.unread():  # it was played as if they were not there
         return CaseResult(*names, "not run", problems=(f"unknown: {', '.join(unread)}",))
-    check = Comparison(tolerance)
+    check = ValueComparison(tolerance)
     if "expected_global" in case:
         check.compare({"global": case["expected_global"]}, {"global": found.models})
     check.compare(case.get("expected_extra") or {}, found.extra or {})
@@ -179,3 +177,76 @@ def _show_not_run(console: Console, cases: list[CaseResult]) -> None:
 def _finite(value: float) -> float | None:
     """JSON has no infinity."""
     return value if value < float("inf") else None
+
+
+# ---- comparing -----------------------------------------------------------------------------------
+@dataclass
+class ValueComparison:
+    """Floats within a tolerance; everything else exactly; keys of our own are ignored.
+
+    >>> check = ValueComparison(1e-9)
+    >>> check.compare({"w": [0.5, 2]}, {"w": [0.5, 3], "more": 1})
+    >>> check.problems
+    ['w[1]: expected 2, found 3']
+    """
+
+    tolerance: float
+    worst: float = 0.0
+    values: int = 0
+    problems: list[str] = field(default_factory=list)
+
+    def compare(self, expected: Values, found: Values, path: str = "") -> None:
+        if isinstance(expected, dict):
+            self._maps(expected, found, path)
+        elif isinstance(expected, list):
+            self._lists(expected, found, path)
+        else:
+            self.values += 1
+            self._leaf(expected, found, path)
+
+    def _maps(self, expected: dict[str, Values], found: Values, path: str) -> None:
+        if not isinstance(found, dict):
+            return self._wrong(path, f"expected a map, found {_short(found)}")
+        # a map by client holds participants only, so there a key too many is wrong as well
+        by_client = bool(expected) and all(key.isdigit() for key in expected)
+        if by_client and (more := sorted(found.keys() - expected.keys())):
+            self._wrong(path, f"has clients {', '.join(more)} that are not expected")
+        for key, value in expected.items():
+            inside = f"{path}.{key}" if path else key
+            if key in found:
+                self.compare(value, found[key], inside)
+            else:
+                self._wrong(inside, "is not produced")
+
+    def _lists(self, expected: list[Values], found: Values, path: str) -> None:
+        if not isinstance(found, list):
+            return self._wrong(path, f"expected a list, found {_short(found)}")
+        if len(expected) != len(found):
+            self._wrong(path, f"expected {len(expected)} entries, found {len(found)}")
+        for index, (one, other) in enumerate(zip(expected, found, strict=False)):
+            self.compare(one, other, f"{path}[{index}]")
+
+    def _leaf(self, expected: Values, found: Values, path: str) -> None:
+        if isinstance(expected, float) and _is_number(found):
+            deviation = abs(expected - found)
+            # a NaN on either side is the worst there is, and never within the tolerance
+            self.worst = max(self.worst, deviation if deviation == deviation else float("inf"))
+            right = deviation <= self.tolerance
+        elif isinstance(expected, bool) or not isinstance(expected, int):
+            right = type(expected) is type(found) and expected == found
+        else:
+            right = _is_number(found) and expected == found
+        if not right:
+            self._wrong(path, f"expected {_short(expected)}, found {_short(found)}")
+
+    def _wrong(self, path: str, what: str) -> None:
+        self.problems.append(f"{path}: {what}" if path else what)
+
+
+def _is_number(value: Values) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _short(value: Values) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else text[:37] + "..."
