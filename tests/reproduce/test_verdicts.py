@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from reproduce.tiny import write_run
 
+from shoal.reproduce import printed
 from shoal.reproduce.cells import Result
-from shoal.reproduce.claims import Cells, decided
-from shoal.reproduce.claims.rules import all_above, matched
+from shoal.reproduce.claims import Cells, decided, rules_of
+from shoal.reproduce.claims.rules import Above, Over, all_above, matched
 
 METHODS = ("Proposed", "Previous", "Average", "Continuous")
 
@@ -107,3 +109,25 @@ def test_rounds_saved_are_read_from_the_runs(tmp_path: Path) -> None:
     assert answer == "holds"
     assert "median 59 rounds saved against 21.0 spent" in numbers
     assert "50 or more in 1 of 1" in numbers
+
+
+@pytest.mark.parametrize("paper", ["dynamic-init", "fedinit", "flash", "special", "fedagg"])
+def test_the_words_of_a_rule_are_the_codes(paper: str) -> None:
+    """Pages and ``claims.yaml`` say what decides; both are what the rule says of itself."""
+    said = {claim["id"]: claim.get("rule") for claim in printed.claims(paper)}
+    rules = rules_of(paper)[0]
+    assert {name: text for name, text in said.items() if text} == {
+        name: rule.describe() for name, rule in rules.items()
+    }
+    assert set(said) - set(rules) <= {"dyninit-07"}  # needs data that are not at hand
+    assert all(d.rule == (said[d.claim["id"]] or "") for d in decided(paper, []))
+
+
+def test_a_rule_that_changes_says_so() -> None:
+    rule = Above(Over("A", ("B", "C")), {"table": ("T 1", "T 2")}, limit=2.0, partly=0.9)
+    assert rule.describe() == (
+        "A minus the best of B and C above 2 by more than its standard error in every cell "
+        "(T 1 or T 2); partly: in 90% of the cells"
+    )
+    for change in ({"limit": 3.0}, {"partly": 0.8}, {"holds": 0.5}, {"where": {"table": "T 3"}}):
+        assert replace(rule, **change).describe() != rule.describe()

@@ -185,8 +185,12 @@ def joined(words: Sequence[str], last: str = "and") -> str:
 
 
 def _place(where: Where) -> str:
-    """Which cells: the values of columns, in order."""
-    said = [joined([v] if isinstance(v, str) else list(v), "or") for v in where.values()]
+    """Which cells; tables and figures go without the column's name."""
+    said = [
+        ("" if column in ("table", "name") else f"{column} ")
+        + joined([v] if isinstance(v, str) else list(v), "or")
+        for column, v in where.items()
+    ]
     return f" ({'; '.join(said)})" if said else ""
 
 
