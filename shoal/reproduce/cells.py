@@ -9,11 +9,11 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
+from statistics import stdev
 from typing import Any
 
 from shoal.config.config import Config, from_mapping
@@ -185,10 +185,7 @@ class Result:
     @property
     def spread(self) -> float | None:
         """Sample standard deviation over seeds."""
-        if self.mean is None or len(self.values) < 2:
-            return None
-        squares = sum((v - self.mean) ** 2 for v in self.values.values())
-        return math.sqrt(squares / (len(self.values) - 1))
+        return stdev(self.values.values()) if len(self.values) > 1 else None
 
     @property
     def difference(self) -> float | None:

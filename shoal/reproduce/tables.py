@@ -29,7 +29,7 @@ def cells_csv(results: Iterable[Result]) -> str:
         )
         for r in results
     ]  # fmt: skip
-    return _csv(COLUMNS, rows)
+    return csv_text(COLUMNS, rows)
 
 
 def claims_csv(claims: Iterable[Decided]) -> str:
@@ -40,10 +40,10 @@ def claims_csv(claims: Iterable[Decided]) -> str:
         )
         for d in claims
     ]  # fmt: skip
-    return _csv(CLAIM_COLUMNS, rows)
+    return csv_text(CLAIM_COLUMNS, rows)
 
 
-def _csv(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(header)

@@ -130,7 +130,7 @@ def _relation(
 
 
 def dynamic_init(hyper: Hyper) -> Method:
-    settings = pick(hyper, names("P", "V", "R", "similarity", "first_session"))
+    settings = pick(hyper, names("P V R similarity first_session"))
     return catalog.dynamic_init(**settings, probe_rate=hyper["probe_eta"] / hyper["eta"])
 
 
@@ -149,7 +149,7 @@ def mixes(history: History) -> dict[str, Values]:
 
 
 def fedinit(hyper: Hyper) -> Method:
-    start = catalog.fedinit(**pick(hyper, names("beta", "aggregate", "unseen")))
+    start = catalog.fedinit(**pick(hyper, names("beta aggregate unseen")))
     return start | catalog.fedavg(**pick(hyper, names("eta_g"))) if "eta_g" in hyper else start
 
 
@@ -165,8 +165,8 @@ def distances(history: History) -> dict[str, Values]:
 
 
 def flash(hyper: Hyper) -> Method:
-    wanted = ("gamma", "eta_g", "beta1", "beta2", "tau", "guard", "l0", "base", "disparity")
-    settings = pick(hyper, names(*wanted, "v_init"))
+    wanted = "gamma eta_g beta1 beta2 tau guard l0 base disparity v_init"
+    settings = pick(hyper, names(wanted))
     if settings.get("v_init") == "tau**2":
         settings["v_init"] = number(hyper, "tau") ** 2
     return catalog.flash(**settings)
@@ -214,7 +214,7 @@ def solved(problem: dict[str, Any], hyper: Hyper) -> dict[str, Values]:
 
 
 # ---- the tables ----------------------------------------------------------------------------------
-ADAPTIVE = names("eta_g", "beta1", "beta2", "tau", "v_init")
+ADAPTIVE = names("eta_g beta1 beta2 tau v_init")
 SQUARED = {"v_init": "tau**2"}
 RIGHT = {"bias_correction": (False,)}
 RATE_1_I = {"gamma_G": ("1/i",)}
@@ -224,26 +224,26 @@ register(
     {
         "FedAvg": Entry(catalog.fedavg, names("eta_g")),
         "FedProx": Entry(catalog.fedprox, names("eta_g"), needs=names("mu")),
-        "SCAFFOLD": Entry(catalog.scaffold, names("option", "eta_g")),
-        "FedAvgM": Entry(catalog.fedavgm, names("beta", "eta_g", "nesterov")),
+        "SCAFFOLD": Entry(catalog.scaffold, names("option eta_g")),
+        "FedAvgM": Entry(catalog.fedavgm, names("beta eta_g nesterov")),
         "FedAdam": Entry(catalog.fedadam, ADAPTIVE, only=RIGHT, default=SQUARED),
         "FedYogi": Entry(catalog.fedyogi, ADAPTIVE, only=RIGHT, default=SQUARED),
         "FedAdagrad": Entry(
             catalog.fedadagrad,
-            names("eta_g", "beta1", "tau", "v_init"),
+            names("eta_g beta1 tau v_init"),
             only=RIGHT,
             default=SQUARED,
             unused=("beta2",),  # files give it, Adagrad has none
         ),
-        "FedSAM": Entry(catalog.fedsam, names("rho", "eps")),
-        "FedCM": Entry(catalog.fedcm, names("alpha", "eta_g")),
+        "FedSAM": Entry(catalog.fedsam, names("rho eps")),
+        "FedCM": Entry(catalog.fedcm, names("alpha eta_g")),
         "FedDyn": feddyn,
         "FedDC": Entry(catalog.feddc, names("alpha")),
         "FedACG": Entry(catalog.fedacg, names("beta", lam="lambda")),
-        "FedNova": Entry(catalog.fednova, names("rho", "mu")),
+        "FedNova": Entry(catalog.fednova, names("rho mu")),
         "DynamicInit": dynamic_init,
-        "Previous": Entry(catalog.previous, names("P", "first_session")),
-        "Average": Entry(catalog.average, names("P", "first_session")),
+        "Previous": Entry(catalog.previous, names("P first_session")),
+        "Average": Entry(catalog.average, names("P first_session")),
         "FedInit": fedinit,
         "Divergence": Entry(partial(catalog.measure_divergence, everybody=True)),
         "FLASH": flash,
@@ -258,18 +258,8 @@ register(
         ),
         "FedAgg": Entry(
             partial(catalog.fedagg, scale="epoch"),
-            names(
-                "alpha",
-                "feedback",
-                "eta_min",
-                "eta_max",
-                "probe_passes",
-                "direction",
-                "phi",
-                "scale",
-                epochs="L",
-            ),
-        ),  # fmt: skip
+            names("alpha feedback eta_min eta_max probe_passes direction phi scale", epochs="L"),
+        ),
     },
     {
         "SCAFFOLD": States(

@@ -127,13 +127,13 @@ class States:
         return found
 
 
-def names(*same: str, **renamed: str) -> dict[str, str]:
+def names(same: str = "", **renamed: str) -> dict[str, str]:
     """Arguments and the hyper-parameters they come from.
 
-    >>> names("beta", epochs="L")
-    {'beta': 'beta', 'epochs': 'L'}
+    >>> names("beta mu", epochs="L")
+    {'beta': 'beta', 'mu': 'mu', 'epochs': 'L'}
     """
-    return {**{name: name for name in same}, **renamed}
+    return {**{name: name for name in same.split()}, **renamed}
 
 
 def pick(hyper: Hyper, wanted: Mapping[str, str]) -> dict[str, Any]:

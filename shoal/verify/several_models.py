@@ -202,7 +202,7 @@ def two_teachers(problem: dict[str, Any], hyper: Hyper) -> dict[str, Values]:
 
 @formula("MFCL")
 def generator_terms(problem: dict[str, Any], hyper: Hyper) -> dict[str, Values]:
-    pick(hyper, names("w_div", "w_BN", "w_pr"))  # weights of the sum; the file lists its terms
+    pick(hyper, names("w_div w_BN w_pr"))  # weights of the sum; the file lists its terms
     logits = _tensor(problem["logits"])
     running, batch = (
         [_tensor(problem[name][key]) for key in ("mean", "variance")]
@@ -246,20 +246,16 @@ def mixing(problem: dict[str, Any], hyper: Hyper) -> dict[str, Values]:
 register(
     {
         "HypCluster": Entry(catalog.hypcluster, needs=names(k="clusters")),
-        "AdaptiveFedAvg": Entry(catalog.adaptive_fedavg, names("beta1", "beta2", "beta3")),
+        "AdaptiveFedAvg": Entry(catalog.adaptive_fedavg, names("beta1 beta2 beta3")),
         "FedDrift-Eager": Entry(
             partial(catalog.feddrift_eager, cap=NO_CAP),
-            names("delta", "score", "new_model", "cap", every="rounds_per_step"),
+            names("delta score new_model cap", every="rounds_per_step"),
         ),
         "Oracle": Entry(
-            catalog.oracle,
-            names("eta_g", "beta1", "beta2", "tau", "v_init"),
-            default={"v_init": "tau**2"},
+            catalog.oracle, names("eta_g beta1 beta2 tau v_init"), default={"v_init": "tau**2"}
         ),
         "APFL": Entry(
-            catalog.apfl,
-            names("alpha", "adaptive", alpha_rate="alpha_lr"),
-            only={"v_init": ("w0",)},
+            catalog.apfl, names("alpha adaptive", alpha_rate="alpha_lr"), only={"v_init": ("w0",)}
         ),
         "Ditto": Entry(catalog.ditto, needs=names(lam="lambda"), only={"v_init": ("w0",)}),
         "Local-only": Entry(catalog.local_only),
