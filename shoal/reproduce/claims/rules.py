@@ -306,25 +306,7 @@ class Lead:
         return f"{self.method} minus the best other method{left_out}"
 
 
-@dataclass(frozen=True)
-class Change:
-    """One figure of a method minus another figure of it, per value of a column."""
-
-    figure: str
-    other: str
-    method: str
-    by: str = ""
-
-    def differences(self, cells: Cells) -> Differences:
-        mine = cells.of(method=self.method)
-        groups = [mine.of(**{self.by: v}) for v in mine.values(self.by)] if self.by else [mine]
-        return present(between(c, self.figure, self.other) for c in groups)
-
-    def describe(self) -> str:
-        return f"{self.method}: {self.figure} minus {self.other}"
-
-
-Comparison = Over | Lead | Change  # each has its words, and the column that it goes by
+Comparison = Over | Lead  # each has its words, and the column that it goes by
 
 
 # ---- rules ---------------------------------------------------------------------------------------
