@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from shoal.reproduce.cells import Cell
     from shoal.reproduce.claims import Decided
     from shoal.reproduce.play import Request
-    from shoal.reproduce.publish import Report
+    from shoal.reproduce.publish import ReproductionReport
 
 
 def reproduce(
@@ -48,7 +48,7 @@ def reproduce(
         None, help="Also write a page PAPER.md into this folder, as in docs/results."
     ),
 ) -> None:
-    """Run a paper's tables again and put its figures beside ours.
+    """Run a paper's tables again and put its figures next to ours.
 
     Finished runs are kept, runs that were stopped go on, and cells that share a run share it.
     """
@@ -88,7 +88,7 @@ def _play_and_report(
 ) -> None:
     from shoal.reproduce.cells import results
     from shoal.reproduce.play import play, runs_to_play
-    from shoal.reproduce.publish import Report, publish, write
+    from shoal.reproduce.publish import ReproductionReport, publish, write
 
     began = time.monotonic()
     turns = runs_to_play(cells, request.seeds, out / "runs")
@@ -99,13 +99,13 @@ def _play_and_report(
     found = results(cells, request.seeds or None, out / "runs")
     name = cells[0].recipe.paper
     command = shlex.join(["shoal", *sys.argv[1:]])
-    report = Report(name, found, cells, command, time.monotonic() - began, left)
+    report = ReproductionReport(name, found, cells, command, time.monotonic() - began, left)
     _show(report, write(report, out), out)
     if folder is not None:
         typer.echo(str(publish(report, folder)))
 
 
-def _show(report: Report, claims: list[Decided], out: Path) -> None:
+def _show(report: ReproductionReport, claims: list[Decided], out: Path) -> None:
     from rich.console import Console
 
     from shoal.reproduce.tables import cell_tables, claim_table

@@ -32,14 +32,14 @@ def tune(
     trained on all rows and scored as the config says. Finished runs are kept.
     """
     from shoal.config.load import load, read
-    from shoal.reproduce.tuning.search import Plan, best, final_scores, finals
+    from shoal.reproduce.tuning.search import TuningPlan, best, final_scores, finals
     from shoal.reproduce.tuning.table import trials_csv, tuned_md
     from shoal.rundir import write_text
 
     load(file)  # a config that is wrong is said so before anything else
     if score not in SCORES:
         raise UserError(f"--score {score}: not known; {suggestion(score, SCORES)}")
-    plan = Plan(read(file)[0], _known(methods), trials, _floats(rates, "--rates"), seed)
+    plan = TuningPlan(read(file)[0], _known(methods), trials, _floats(rates, "--rates"), seed)
     found = plan.all(out / "trials")
     _play({trial.path: trial.config for trial in found}, workers)
     winners = best(found, score)

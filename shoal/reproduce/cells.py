@@ -43,7 +43,7 @@ class Cell:
 
     @property
     def columns(self) -> dict[str, str]:
-        """What is said of the cell in terms of the printed file's columns."""
+        """The cell's values of the printed file's columns."""
         found = dict(self.recipe.columns)
         for axis, name in self.point.items():
             given = self.recipe.axes[axis][name].columns
@@ -160,8 +160,8 @@ def _plain(name: str) -> str:
 
 # ---- results -------------------------------------------------------------------------------------
 @dataclass(frozen=True)
-class Result:
-    """One figure of one cell. ``beside`` says whether it stands next to the compared one."""
+class CellResult:
+    """One figure of one cell. ``beside``: it is reported next to the compared one."""
 
     paper: str
     table: str
@@ -237,31 +237,31 @@ def run_name(config: Config) -> str:
     return f"{plain}-s{config.seed}-{digest[:10]}"
 
 
-def results(cells: Iterable[Cell], seeds: Sequence[int] | None, runs: Path) -> list[Result]:
+def results(cells: Iterable[Cell], seeds: Sequence[int] | None, runs: Path) -> list[CellResult]:
     """The figures of every cell, from those of its runs that are finished."""
     return [result for cell in cells for result in _of_cell(cell, seeds, runs)]
 
 
-def _of_cell(cell: Cell, seeds: Sequence[int] | None, runs: Path) -> Iterator[Result]:
+def _of_cell(cell: Cell, seeds: Sequence[int] | None, runs: Path) -> Iterator[CellResult]:
     paths = {s: runs / run_name(cell.config(s)) for s in seeds or cell.recipe.seeds}
     done = {s: RunFiles(path) for s, path in paths.items() if RunDir(path).finished}
     ends = {s: diverged(path) for s, path in paths.items() if s not in done}
-    apart = {s: round for s, round in ends.items() if round is not None}
+    ended = {s: round for s, round in ends.items() if round is not None}
     for figure in cell.figures:
         found = [_result(cell, figure, figure.called, figure.measure, done, False)]
         found += [_result(cell, figure, n, call, done, True) for n, call in figure.beside.items()]
-        yield from (replace(result, diverged=apart) for result in found)
+        yield from (replace(result, diverged=ended) for result in found)
 
 
 def _result(
     cell: Cell, figure: Figure, name: str, call: Call, done: Mapping[int, RunFiles], beside: bool
-) -> Result:
+) -> CellResult:
     recipe = cell.recipe
     said = {**cell.columns, **figure.columns}
     compared = not beside and "metric" in figure.columns
     row = printed.find(recipe.paper, recipe.table, said) if compared else None
     found = {seed: _read(call, run) for seed, run in done.items()}
-    return Result(
+    return CellResult(
         recipe.paper,
         recipe.table,
         {**said, **cell.point},

@@ -15,13 +15,13 @@ from typing import Any, get_args
 from shoal.reports.curves import draw_curves
 from shoal.reports.runs import Story, read_story
 from shoal.reproduce import printed
-from shoal.reproduce.cells import Cell, Result
+from shoal.reproduce.cells import Cell, CellResult
 from shoal.reproduce.claims import Answer, Decided, decided
 from shoal.reproduce.machine import commit, machine
 from shoal.reproduce.measures import RunFiles
 from shoal.reproduce.recipe import folder as recipe_folder
 from shoal.reproduce.tables import (
-    Block,
+    TableBlock,
     agreement,
     blocks,
     cells_csv,
@@ -36,11 +36,11 @@ CURVES = 5  # lines of a picture
 
 
 @dataclass(frozen=True)
-class Report:
+class ReproductionReport:
     """What was found, and how it came about."""
 
     paper: str
-    results: Sequence[Result]
+    results: Sequence[CellResult]
     cells: Sequence[Cell]
     command: str
     seconds: float  # that this command took
@@ -51,7 +51,7 @@ class Report:
         return decided(self.paper, self.results)
 
 
-def write(report: Report, out: Path) -> list[Decided]:
+def write(report: ReproductionReport, out: Path) -> list[Decided]:
     """``cells.csv``, ``cells.md``, ``cells.html``, ``claims.csv``, ``claims.md``."""
     out.mkdir(parents=True, exist_ok=True)
     claims, title = report.claims, f"{report.paper}: printed and reproduced"
@@ -64,7 +64,7 @@ def write(report: Report, out: Path) -> list[Decided]:
     return claims
 
 
-def publish(report: Report, folder: Path) -> Path:
+def publish(report: ReproductionReport, folder: Path) -> Path:
     """One Markdown page: how it was made, agreement, claims, then every cell; and the overview."""
     (folder / "claims").mkdir(parents=True, exist_ok=True)
     target, claims = folder / f"{report.paper}.md", report.claims
@@ -89,7 +89,7 @@ def publish(report: Report, folder: Path) -> Path:
     return target
 
 
-def _how(report: Report) -> str:
+def _how(report: ReproductionReport) -> str:
     seconds = sum(_seconds(path) for path in _runs(report.results))
     lines = [
         f"- command: `{report.command}`",
@@ -110,8 +110,8 @@ def _how(report: Report) -> str:
     return "\n".join(lines)
 
 
-def _diverged(results: Sequence[Result]) -> list[str]:
-    """A line for every cell that came apart with some seed; its figures are of the others."""
+def _diverged(results: Sequence[CellResult]) -> list[str]:
+    """A line for every cell that diverged with some seed; its figures are of the other seeds."""
     said: dict[tuple[str, str, str], Mapping[int, int]] = {}
     for r in results:
         if r.diverged:
@@ -125,7 +125,7 @@ def _diverged(results: Sequence[Result]) -> list[str]:
 
 
 def file_name(*words: str) -> str:
-    """A picture's name that a link and every file system take as it is.
+    """A picture's name that a link and every file system take unchanged.
 
     >>> file_name("special", "Table 4", "GLUE (SST-2, QQP)")
     'special-table-4-glue-sst-2-qqp.png'
@@ -133,8 +133,8 @@ def file_name(*words: str) -> str:
     return "-".join(re.findall(r"[a-z0-9.]+", " ".join(words).casefold())) + ".png"
 
 
-def _curves(report: Report, folder: Path) -> str:
-    """The first cell of every table and data set: one line a method, its first seed."""
+def _curves(report: ReproductionReport, folder: Path) -> str:
+    """The first cell of every table and data set: one line per method, its first seed."""
     shown: dict[tuple[str, str], dict[str, Path]] = {}
     places: dict[tuple[str, str], str] = {}
     for r in report.results:
@@ -189,9 +189,9 @@ def _reductions(cells: Sequence[Cell]) -> dict[str, str]:
     }
 
 
-def _agreement(report: Report) -> str:
-    """One row a table, data set, variant and base algorithm."""
-    found: dict[tuple[str, ...], list[Result]] = {}
+def _agreement(report: ReproductionReport) -> str:
+    """One row per table, data set, variant and base algorithm."""
+    found: dict[tuple[str, ...], list[CellResult]] = {}
     for r in report.results:
         kind = f"{r.variant}, reduced" if r.reduced else r.variant
         key = (r.table, r.dataset, kind, r.columns.get("base_algorithm", ""))
@@ -203,7 +203,7 @@ def _agreement(report: Report) -> str:
     return markdown_table(("table", "data", "variant", "with", "seeds", "agreement"), rows)
 
 
-def _runs(results: Sequence[Result]) -> set[Path]:
+def _runs(results: Sequence[CellResult]) -> set[Path]:
     return {path for r in results for path in r.runs.values()}
 
 
@@ -297,7 +297,7 @@ p.note { color: #555; }
 WITHIN = 2.0
 
 
-def page(title: str, note: str, results: Sequence[Result], claims: Sequence[Decided]) -> str:
+def page(title: str, note: str, results: Sequence[CellResult], claims: Sequence[Decided]) -> str:
     """Claims first, then one table a block; green is within two points of print."""
     body = [f"<h1>{escape(title)}</h1>", f'<p class="note">{escape(note)}</p>']
     body.append("<h2>Claims</h2>" + _claims(claims))
@@ -323,7 +323,7 @@ def _claims(claims: Sequence[Decided]) -> str:
     return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
 
 
-def _block(block: Block) -> str:
+def _block(block: TableBlock) -> str:
     head = "".join(f"<th{_numeric(i)}>{escape(h)}</th>" for i, h in enumerate(block.header))
     rows = []
     for row, gap in zip(block.rows, block.gaps, strict=True):

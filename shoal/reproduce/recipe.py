@@ -26,11 +26,11 @@ Overrides = dict[str, Any]
 Condition = dict[str, str | list[str]]
 
 
-class Strict(BaseModel):
+class RecipeModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
-class Value(Strict):
+class Value(RecipeModel):
     """One value of an axis."""
 
     set: Overrides = Field(default={}, description="dotted keys of the config and their values")
@@ -39,19 +39,19 @@ class Value(Strict):
     )
 
 
-class When(Strict):
+class When(RecipeModel):
     """Overrides for some combinations."""
 
     condition: Condition = Field(alias="if", description="axes and their values")
     set: Overrides = Field(description="dotted keys of the config and their values")
 
 
-class Variant(Strict):
+class Variant(RecipeModel):
     about: str = Field(description="a sentence")
     set: Overrides = Field(default={}, description="dotted keys of the config and their values")
 
 
-class Reduced(Strict):
+class Reduced(RecipeModel):
     about: str = Field(description="a sentence that says what was reduced")
     set: Overrides = Field(default={}, description="dotted keys of the config and their values")
     only: dict[str, list[str]] = Field(default={}, description="axes and the values that stay")
@@ -61,7 +61,7 @@ class Reduced(Strict):
 Call = str | dict[str, dict[str, Any] | None]
 
 
-class Figure(Strict):
+class Figure(RecipeModel):
     """What is read from a run, and which printed row it belongs to."""
 
     measure: Call = Field(description="a measure's name, or {name: {option: value}}")
@@ -79,7 +79,7 @@ class Figure(Strict):
         return self.name or self.columns.get("metric", "") or call_of(self.measure)[0]
 
 
-class Recipe(Strict):
+class Recipe(RecipeModel):
     """A table of a paper, or a set of cells that no table has."""
 
     format: Literal[1] = Field(default=1, description="1, the format this version reads")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
-from shoal.reproduce.cells import Result
+from shoal.reproduce.cells import CellResult
 from shoal.reproduce.claims import Decided
 
 COLUMNS = (
@@ -20,8 +20,8 @@ CLAIM_COLUMNS = ("paper", "claim", "verdict", "numbers", "rule", "statement", "p
                  "priority")  # fmt: skip
 
 
-def cells_csv(results: Iterable[Result]) -> str:
-    """``cells.csv``: one row a figure; what was not printed or not run is empty."""
+def cells_csv(results: Iterable[CellResult]) -> str:
+    """``cells.csv``: one row per figure; what was not printed or not run is empty."""
     rows = [
         (
             r.paper, r.table, r.dataset, r.setting, r.method, r.name, _cell(r.printed),
@@ -56,7 +56,7 @@ def _cell(value: float | None) -> str:
 
 
 @dataclass(frozen=True)
-class Block:
+class TableBlock:
     """The cells of one table and data set in one variant, as rows of text."""
 
     title: str
@@ -66,27 +66,27 @@ class Block:
     gaps: tuple[float | None, ...]  # the difference of each row
 
 
-def by_block(results: Sequence[Result]) -> list[list[Result]]:
+def by_block(results: Sequence[CellResult]) -> list[list[CellResult]]:
     """Results of the same table, data set and variant."""
-    found: dict[tuple[str, str, str, bool], list[Result]] = {}
+    found: dict[tuple[str, str, str, bool], list[CellResult]] = {}
     for r in results:
         found.setdefault((r.table, r.dataset, r.variant, r.reduced), []).append(r)
     return list(found.values())
 
 
-def block_title(first: Result) -> str:
+def block_title(first: CellResult) -> str:
     kind = f"{first.variant}, reduced" if first.reduced else first.variant
     return (
         f"{first.table}, {first.dataset} ({kind})" if first.dataset else f"{first.table} ({kind})"
     )
 
 
-def blocks(results: Sequence[Result]) -> list[Block]:
-    """One block a table, data set and variant; rows have their other figures beside them."""
+def blocks(results: Sequence[CellResult]) -> list[TableBlock]:
+    """One block per table, data set and variant; a row has its other figures next to it."""
     return [_block(block_title(mine[0]), mine) for mine in by_block(results)]
 
 
-def _block(title: str, results: Sequence[Result]) -> Block:
+def _block(title: str, results: Sequence[CellResult]) -> TableBlock:
     others = list(dict.fromkeys(r.name for r in results if r.beside))
     header = ("setting", "method", "figure", "printed", "ours", "difference", *others)
     rows, gaps = [], []
@@ -104,12 +104,12 @@ def _block(title: str, results: Sequence[Result]) -> Block:
             )
         )
         gaps.append(first.difference)
-    return Block(title, agreement(results), header, tuple(rows), tuple(gaps))
+    return TableBlock(title, agreement(results), header, tuple(rows), tuple(gaps))
 
 
-def with_beside(results: Sequence[Result]) -> Iterator[tuple[Result, list[Result]]]:
+def with_beside(results: Sequence[CellResult]) -> Iterator[tuple[CellResult, list[CellResult]]]:
     """Every compared figure with those that follow it."""
-    group: list[Result] = []
+    group: list[CellResult] = []
     for result in results:
         if not result.beside and group:
             yield group[0], group[1:]
@@ -119,7 +119,7 @@ def with_beside(results: Sequence[Result]) -> Iterator[tuple[Result, list[Result
         yield group[0], group[1:]
 
 
-def agreement(results: Iterable[Result], within: float = 2.0) -> str:
+def agreement(results: Iterable[CellResult], within: float = 2.0) -> str:
     """How many compared cells are near what is printed; a reduced set-up has levels of its own."""
     results = list(results)
     compared = [r for r in results if not r.beside and r.printed is not None]
@@ -151,7 +151,7 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def cells_md(results: Sequence[Result]) -> str:
+def cells_md(results: Sequence[CellResult]) -> str:
     parts = []
     for block in blocks(results):
         table = markdown_table(block.header, block.rows)
@@ -180,7 +180,7 @@ FEW = 5  # methods that fit side by side in 80 columns
 FIGURES = 3  # figures that do
 
 
-def cell_tables(results: Sequence[Result]) -> Iterator[Table]:
+def cell_tables(results: Sequence[CellResult]) -> Iterator[Table]:
     """One table a block; few methods are its columns, many are its rows."""
     for mine in by_block(results):
         methods = list(dict.fromkeys(r.method for r in mine))
@@ -191,8 +191,8 @@ def cell_tables(results: Sequence[Result]) -> Iterator[Table]:
         yield shown
 
 
-def _methods_across(shown: Table, mine: Sequence[Result], methods: Sequence[str]) -> None:
-    """A row a setting and figure: ours (printed, difference) / what stands beside it."""
+def _methods_across(shown: Table, mine: Sequence[CellResult], methods: Sequence[str]) -> None:
+    """A row per setting and figure: ours (printed, difference) / what is reported next to it."""
     names = dict.fromkeys(r.name for r in mine if r.beside)
     shown.caption = " / ".join(["a cell: ours (printed, difference)", *names])
     shown.add_column("setting", overflow="fold")
@@ -207,8 +207,8 @@ def _methods_across(shown: Table, mine: Sequence[Result], methods: Sequence[str]
         shown.add_row(label, *(row.get(method, "") for method in methods))
 
 
-def _methods_down(shown: Table, mine: Sequence[Result], methods: Sequence[str]) -> None:
-    """A row a setting and method, a column a figure; printed figures come first."""
+def _methods_down(shown: Table, mine: Sequence[CellResult], methods: Sequence[str]) -> None:
+    """A row per setting and method, a column per figure; printed figures come first."""
     main = [first for first, _ in with_beside(mine)]
     names = list(dict.fromkeys(r.name for r in sorted(main, key=lambda r: r.printed is None)))
     shown.caption = "a cell: ours (printed, difference)"
@@ -228,7 +228,7 @@ def _methods_down(shown: Table, mine: Sequence[Result], methods: Sequence[str]) 
                 shown.add_row(*([place] if len(places) > 1 else []), method, *row)
 
 
-def _text(first: Result, beside: Sequence[Result]) -> str:
+def _text(first: CellResult, beside: Sequence[CellResult]) -> str:
     if first.mean is None:
         return "-"
     text = f"{first.mean:.2f}"

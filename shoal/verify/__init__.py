@@ -9,6 +9,6 @@ A hyper-parameter is known to a case if something reads it (``reading.Reading``)
 declares it.
 """
 
-from shoal.verify.run import CaseResult, Report, render, verify_file
+from shoal.verify.run import CaseResult, ExampleReport, render, verify_file
 
-__all__ = ["CaseResult", "Report", "render", "verify_file"]
+__all__ = ["CaseResult", "ExampleReport", "render", "verify_file"]

@@ -29,11 +29,11 @@ from shoal.parts.session import SessionStart
 from shoal.task import cross_entropy_rows
 from shoal.tree import Tree
 from shoal.verify.play import (
-    Entry,
     History,
     Hyper,
-    Recorder,
-    States,
+    MethodEntry,
+    RecordingPart,
+    StateFigures,
     Values,
     formula,
     names,
@@ -154,7 +154,7 @@ def fedinit(hyper: Hyper) -> Method:
 
 
 def starts(history: History) -> dict[str, Values]:
-    trips = history.payloads(Recorder)
+    trips = history.payloads(RecordingPart)
     return {"local_start": [{c: t.start.tolist() for c, t in now.items()} for now in trips]}
 
 
@@ -173,7 +173,7 @@ def flash(hyper: Hyper) -> Method:
 
 
 def drifts(history: History) -> dict[str, Values]:
-    own, seen = history.states(DriftAware), history.states(Recorder)
+    own, seen = history.states(DriftAware), history.states(RecordingPart)
     rows = []
     for snapshot, state, looked in zip(history.rounds, own, seen, strict=True):
         kept = ((name, value) for name, value in state._asdict().items() if name != "rounds")
@@ -218,61 +218,61 @@ ADAPTIVE = names("eta_g beta1 beta2 tau v_init")
 SQUARED = {"v_init": "tau**2"}
 RIGHT = {"bias_correction": (False,)}
 RATE_1_I = {"gamma_G": ("1/i",)}
-MOMENTS = States({"m": (ServerAdaptive, "m"), "v": (ServerAdaptive, "v")})
+MOMENTS = StateFigures({"m": (ServerAdaptive, "m"), "v": (ServerAdaptive, "v")})
 
 register(
     {
-        "FedAvg": Entry(catalog.fedavg, names("eta_g")),
-        "FedProx": Entry(catalog.fedprox, names("eta_g"), needs=names("mu")),
-        "SCAFFOLD": Entry(catalog.scaffold, names("option eta_g")),
-        "FedAvgM": Entry(catalog.fedavgm, names("beta eta_g nesterov")),
-        "FedAdam": Entry(catalog.fedadam, ADAPTIVE, only=RIGHT, default=SQUARED),
-        "FedYogi": Entry(catalog.fedyogi, ADAPTIVE, only=RIGHT, default=SQUARED),
-        "FedAdagrad": Entry(
+        "FedAvg": MethodEntry(catalog.fedavg, names("eta_g")),
+        "FedProx": MethodEntry(catalog.fedprox, names("eta_g"), needs=names("mu")),
+        "SCAFFOLD": MethodEntry(catalog.scaffold, names("option eta_g")),
+        "FedAvgM": MethodEntry(catalog.fedavgm, names("beta eta_g nesterov")),
+        "FedAdam": MethodEntry(catalog.fedadam, ADAPTIVE, only=RIGHT, default=SQUARED),
+        "FedYogi": MethodEntry(catalog.fedyogi, ADAPTIVE, only=RIGHT, default=SQUARED),
+        "FedAdagrad": MethodEntry(
             catalog.fedadagrad,
             names("eta_g beta1 tau v_init"),
             only=RIGHT,
             default=SQUARED,
             unused=("beta2",),  # files give it, Adagrad has none
         ),
-        "FedSAM": Entry(catalog.fedsam, names("rho eps")),
-        "FedCM": Entry(catalog.fedcm, names("alpha eta_g")),
+        "FedSAM": MethodEntry(catalog.fedsam, names("rho eps")),
+        "FedCM": MethodEntry(catalog.fedcm, names("alpha eta_g")),
         "FedDyn": feddyn,
-        "FedDC": Entry(catalog.feddc, names("alpha")),
-        "FedACG": Entry(catalog.fedacg, names("beta", lam="lambda")),
-        "FedNova": Entry(catalog.fednova, names("rho mu")),
+        "FedDC": MethodEntry(catalog.feddc, names("alpha")),
+        "FedACG": MethodEntry(catalog.fedacg, names("beta", lam="lambda")),
+        "FedNova": MethodEntry(catalog.fednova, names("rho mu")),
         "DynamicInit": dynamic_init,
-        "Previous": Entry(catalog.previous, names("P first_session")),
-        "Average": Entry(catalog.average, names("P first_session")),
+        "Previous": MethodEntry(catalog.previous, names("P first_session")),
+        "Average": MethodEntry(catalog.average, names("P first_session")),
         "FedInit": fedinit,
-        "Divergence": Entry(partial(catalog.measure_divergence, everybody=True)),
+        "Divergence": MethodEntry(partial(catalog.measure_divergence, everybody=True)),
         "FLASH": flash,
-        "SPECIAL": Entry(
+        "SPECIAL": MethodEntry(
             catalog.special, names("new_rows"), needs=names(lam="lambda"), only=RATE_1_I
         ),
-        "SPECIAL-C": Entry(
+        "SPECIAL-C": MethodEntry(
             catalog.special_c,
             names("new_rows", every="prox_every"),
             needs=names(lam="lambda"),
             only=RATE_1_I,
         ),
-        "FedAgg": Entry(
+        "FedAgg": MethodEntry(
             partial(catalog.fedagg, scale="epoch"),
             names("alpha feedback eta_min eta_max probe_passes direction phi scale", epochs="L"),
         ),
     },
     {
-        "SCAFFOLD": States(
+        "SCAFFOLD": StateFigures(
             {"server_c": (ControlVariate, "c")}, {"client_c": (ControlVariate, "c")}
         ),
-        "FedAvgM": States({"v": (ServerMomentum, "v")}),
+        "FedAvgM": StateFigures({"v": (ServerMomentum, "v")}),
         "FedAdam": MOMENTS,
         "FedYogi": MOMENTS,
         "FedAdagrad": MOMENTS,
-        "FedCM": States({"Delta": (GlobalMomentum, "d")}),
+        "FedCM": StateFigures({"Delta": (GlobalMomentum, "d")}),
         "FedDyn": duals,
-        "FedDC": States(clients={"drift_h_i": (DriftCorrection, "v")}),
-        "FedACG": States({"server_momentum": (LookAhead, "v")}),
+        "FedDC": StateFigures(clients={"drift_h_i": (DriftCorrection, "v")}),
+        "FedACG": StateFigures({"server_momentum": (LookAhead, "v")}),
         "FedNova": efforts,
         "DynamicInit": mixes,
         "Previous": mixes,

@@ -1,6 +1,6 @@
 """Plays a case: from hyper-parameters to a method, a world, a history of rounds and its figures.
 
-A run is looked at by a part and an engine that change nothing (``Recorder``, ``Watched``), and
+A run is looked at by a part and an engine that change nothing (``RecordingPart``, ``Watched``), and
 every round leaves a snapshot. A new kind of case is one more ``runner``.
 """
 
@@ -84,7 +84,7 @@ def names_of(case: Case) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Entry:
+class MethodEntry:
     """How a method is made from the hyper-parameters of a case.
 
     ``needs`` and ``takes`` map the maker's arguments to hyper-parameters: those of ``needs`` must
@@ -112,7 +112,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class States:
+class StateFigures:
     """Figures by name: which value of which part's state, on the server and on every client."""
 
     server: Mapping[str, tuple[type[Part], str]] = field(default_factory=dict)
@@ -174,7 +174,7 @@ class Trip(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recorder(Part):
+class RecordingPart(Part):
     """Sees the model each stretch begins with, what was aggregated, and every client's trip.
 
     Deviations: no paper; it only looks.
@@ -329,7 +329,7 @@ def method_of(case: Case) -> Method:
     for name in others:
         method = method | BUILDERS[name](hyper)
     refuse_odd_values(method)
-    return method | Method("recorder", (Recorder(),))
+    return method | Method("recorder", (RecordingPart(),))
 
 
 def start_of(case: Case) -> tuple[float, ...]:
@@ -382,7 +382,9 @@ def segment(problem: dict[str, Any], rounds: Any, width: int, offset: int = 0) -
     a, b = (tuple(tuple(map(float, row)) for row in problem[name]) for name in ("a", "b"))
     n = tuple(map(float, problem["n"]))
     if not len(a) == len(b) == len(n) > 0 or any(len(row) != width for row in (*a, *b)):
-        raise UserError(f"a, b and n must have one entry a client, a and b {width} numbers in each")
+        raise UserError(
+            f"a, b and n must have one entry per client, a and b {width} numbers in each"
+        )
     stats = tuple(tuple(map(float, row)) for row in problem.get("stats", ()))
     return Segment(rounds, tuple(range(offset, offset + len(n))), a, b, n, stats)
 
@@ -477,7 +479,7 @@ def epochs_of(hyper: Hyper, several: bool) -> tuple[int, int | tuple[int, ...] |
 def cohorts_of(
     given: Sequence[Sequence[int]] | None, world: Quadratics
 ) -> tuple[tuple[int, ...], ...] | None:
-    """The prescribed participants of every round; None is everybody."""
+    """The prescribed participants of every round; None is all members."""
     if given is None:
         return None
     cohorts = tuple(tuple(cohort) for cohort in given)
@@ -515,7 +517,7 @@ def tasks(case: Case) -> CaseFigures:
 def sessions(case: Case) -> CaseFigures:
     """Members change from session to session."""
     history = play(settings_of(case))
-    seen = history.index(Recorder)
+    seen = history.index(RecordingPart)
     rows = [
         {
             "session": s.moment.session,

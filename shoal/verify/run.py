@@ -38,7 +38,7 @@ class CaseResult:
 
 
 @dataclass(frozen=True)
-class Report:
+class ExampleReport:
     """All cases of one file."""
 
     path: str
@@ -73,15 +73,15 @@ class Report:
 
 
 # ---- running -------------------------------------------------------------------------------------
-def verify_file(path: Path) -> Report:
+def verify_file(path: Path) -> ExampleReport:
     """Plays every case of the file in float64 on the loop engine and compares the whole of it."""
     cases, tolerance = read_file(path)
     results = [verify_case(case, tolerance, index) for index, case in enumerate(cases)]
-    return Report(str(path), tolerance, tuple(results))
+    return ExampleReport(str(path), tolerance, tuple(results))
 
 
 def verify_case(case: Any, tolerance: float, index: int = 0) -> CaseResult:
-    """One case; what cannot be read, or asks for what nobody knows, is not run and says so."""
+    """One case; one that cannot be read, or asks for what is not known, is not run and says why."""
     names = _names(case, index)
     try:
         reading = read_case(case)
@@ -113,7 +113,7 @@ def _names(case: Any, index: int) -> tuple[str, str, str]:
 
 
 def refuse_unknown(case: Case) -> None:
-    """One sentence if nobody has written the case's kind or method yet."""
+    """A one-line message if there is no such kind or method yet."""
     kind, names = case["kind"], names_of(case)
     if kind not in RUNNERS:
         raise UserError(f"cases of kind {kind!r} have no runner yet")
@@ -125,7 +125,7 @@ def refuse_unknown(case: Case) -> None:
 
 
 # ---- showing -------------------------------------------------------------------------------------
-def render(report: Report, *, as_json: bool = False, console: Console | None = None) -> None:
+def render(report: ExampleReport, *, as_json: bool = False, console: Console | None = None) -> None:
     """Prints the report: a table, what deviates and where, and what was not run and why."""
     if as_json:
         print(json.dumps(report.as_dict(), indent=2))

@@ -28,11 +28,11 @@ from shoal.task import ModuleTask, cross_entropy_rows
 from shoal.verify.play import (
     Case,
     CaseFigures,
-    Entry,
     History,
     Hyper,
+    MethodEntry,
     Snapshot,
-    States,
+    StateFigures,
     Values,
     formula,
     names,
@@ -245,26 +245,26 @@ def mixing(problem: dict[str, Any], hyper: Hyper) -> dict[str, Values]:
 # ---- the tables ----------------------------------------------------------------------------------
 register(
     {
-        "HypCluster": Entry(catalog.hypcluster, needs=names(k="clusters")),
-        "AdaptiveFedAvg": Entry(catalog.adaptive_fedavg, names("beta1 beta2 beta3")),
-        "FedDrift-Eager": Entry(
+        "HypCluster": MethodEntry(catalog.hypcluster, needs=names(k="clusters")),
+        "AdaptiveFedAvg": MethodEntry(catalog.adaptive_fedavg, names("beta1 beta2 beta3")),
+        "FedDrift-Eager": MethodEntry(
             partial(catalog.feddrift_eager, cap=NO_CAP),
             names("delta score new_model cap", every="rounds_per_step"),
         ),
-        "Oracle": Entry(
+        "Oracle": MethodEntry(
             catalog.oracle, names("eta_g beta1 beta2 tau v_init"), default={"v_init": "tau**2"}
         ),
-        "APFL": Entry(
+        "APFL": MethodEntry(
             catalog.apfl, names("alpha adaptive", alpha_rate="alpha_lr"), only={"v_init": ("w0",)}
         ),
-        "Ditto": Entry(catalog.ditto, needs=names(lam="lambda"), only={"v_init": ("w0",)}),
-        "Local-only": Entry(catalog.local_only),
+        "Ditto": MethodEntry(catalog.ditto, needs=names(lam="lambda"), only={"v_init": ("w0",)}),
+        "Local-only": MethodEntry(catalog.local_only),
     },
     {
         "HypCluster": clusters,
         "AdaptiveFedAvg": rates,
         "APFL": mixtures,
-        "Ditto": States(clients={"personal": (PersonalProximal, "v")}),
-        "Local-only": States(clients={"local_models": (PrivateModel, "v")}),
+        "Ditto": StateFigures(clients={"personal": (PersonalProximal, "v")}),
+        "Local-only": StateFigures(clients={"local_models": (PrivateModel, "v")}),
     },
 )

@@ -19,12 +19,12 @@ from shoal.errors import UserError
 from shoal.federation import Settings
 from shoal.method import Method
 from shoal.reproduce.measures import RunFiles, measured
-from shoal.verify.play import History, Recorder, play
+from shoal.verify.play import History, RecordingPart, play
 from shoal.verify.run import verify_case
 from tests.support import SmallWorld, settings_for, small_task
 
 EXAMPLES = Path(__file__).parent.parent / "verify" / "examples_right.json"
-WATCHED = Method("recorder", (Recorder(),), base=False)
+WATCHED = Method("recorder", (RecordingPart(),), base=False)
 
 
 def played(method: Method, **more: Any) -> History:
@@ -36,7 +36,7 @@ def played(method: Method, **more: Any) -> History:
 
 def ends(history: History, round: int) -> dict[int, Tensor]:
     """The local models themselves, as the clients of a round had them in the end."""
-    return {int(c): trip.end for c, trip in history.payloads(Recorder)[round].items()}
+    return {int(c): trip.end for c, trip in history.payloads(RecordingPart)[round].items()}
 
 
 def mean_square(models: list[Tensor], theta: Tensor) -> float:

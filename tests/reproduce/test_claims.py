@@ -10,33 +10,33 @@ import pytest
 from reproduce.tiny import write_run
 
 from shoal.reproduce import printed
-from shoal.reproduce.cells import Result
-from shoal.reproduce.claims import Cells, decided, rules_of
-from shoal.reproduce.claims.rules import Above, Over, all_above, matched
+from shoal.reproduce.cells import CellResult
+from shoal.reproduce.claims import Cells, Verdict, decided, rules_of
+from shoal.reproduce.claims.rules import Above, Over, all_above, combined, matched
 
 METHODS = ("Proposed", "Previous", "Average", "Continuous")
 
 
 def cell(
     method: str, values: Sequence[float], runs: dict[int, Path] | None = None, **columns: str
-) -> Result:
+) -> CellResult:
     said = {
         "dataset": "MNIST", "base_algorithm": "FedAvg", "setting": "one",
         "scenario": "session-transition-1", **columns, "method": method,
     }  # fmt: skip
     table, name = said.pop("table", "Table 3"), said.pop("name", "first 5 rounds after")
-    return Result(
+    return CellResult(
         "dynamic-init", table, said, name, "authors", False, None, None, "%",
         dict(enumerate(values)), runs or {},
     )  # fmt: skip
 
 
-def verdict(claim: str, results: Sequence[Result]) -> tuple[str, str]:
+def verdict(claim: str, results: Sequence[CellResult]) -> tuple[str, str]:
     found = next(d for d in decided("dynamic-init", results) if d.claim["id"] == claim)
     return found.verdict.answer, found.verdict.numbers
 
 
-def pair(first: Sequence[float], second: Sequence[float], **columns: str) -> list[Result]:
+def pair(first: Sequence[float], second: Sequence[float], **columns: str) -> list[CellResult]:
     return [cell("Proposed", first, **columns), cell("Previous", second, **columns)]
 
 
@@ -86,7 +86,7 @@ def test_the_weights_of_the_same_group() -> None:
 
 
 def test_the_gain_must_grow_with_overlap() -> None:
-    def at(overlap: str, gain: float) -> list[Result]:
+    def at(overlap: str, gain: float) -> list[CellResult]:
         said = {"table": "Overlap", "name": "transition 1", "overlap": overlap}
         rest = [cell(m, [50.0], **said) for m in METHODS[1:]]
         return [cell("Proposed", [50.0 + gain], **said), *rest]
@@ -131,3 +131,16 @@ def test_a_rule_that_changes_says_so() -> None:
     )
     for change in ({"limit": 3.0}, {"partly": 0.8}, {"holds": 0.5}, {"where": {"table": "T 3"}}):
         assert replace(rule, **change).describe() != rule.describe()
+
+
+def test_an_undecided_part_leaves_a_claim_open_unless_another_fails() -> None:
+    yes, no, maybe = (Verdict(a) for a in ("holds", "fails", "undecided"))
+    for parts, open_, closed in (
+        ((yes, maybe), "undecided", "partly"),
+        ((maybe, maybe), "undecided", "undecided"),
+        ((no, maybe), "fails", "undecided"),
+        ((yes, no), "partly", "partly"),
+    ):
+        named = list(zip("ab", parts, strict=True))
+        assert combined(named, open=True).answer == open_
+        assert combined(named).answer == closed

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from shoal.reproduce.cells import Result
+from shoal.reproduce.cells import CellResult
 from shoal.reproduce.claims import Cells, decided, rules_of
 from shoal.reproduce.claims.rules import lead, spearman
 
@@ -16,15 +16,15 @@ PAPERS = {"flash": 22, "fedagg": 15, "special": 22, "fedinit": 16}
 
 def cell(
     paper: str, table: str, name: str, method: str, values: Sequence[float], **more: str
-) -> Result:
+) -> CellResult:
     variant, printed = more.pop("variant", "paper"), more.pop("printed", None)
-    return Result(
+    return CellResult(
         paper, table, {**more, "method": method}, name, variant, False,
         None if printed is None else float(printed), None, "%", dict(enumerate(values)), {},
     )  # fmt: skip
 
 
-def answer(paper: str, claim: str, results: Sequence[Result]) -> tuple[str, str]:
+def answer(paper: str, claim: str, results: Sequence[CellResult]) -> tuple[str, str]:
     found = next(d for d in decided(paper, results) if d.claim["id"] == claim)
     return found.verdict.answer, found.verdict.numbers
 
@@ -38,7 +38,7 @@ def test_claims_have_rules_and_nothing_run_is_not_run(paper: str) -> None:
     assert {answer(paper, claim, other)[0] for claim in rules_of(paper)[0]} == {"not run"}
 
 
-def dips(flash: float, yogi: float, variant: str = "paper") -> list[Result]:
+def dips(flash: float, yogi: float, variant: str = "paper") -> list[CellResult]:
     names = ("accuracy_dip", "global dip in means of 10 rounds")
     return [
         cell(
@@ -63,7 +63,7 @@ def test_a_gap_that_comes_from_more_local_work_is_told_but_does_not_count() -> N
     assert answer("flash", "flash-05", printed)[0] == "not run"  # equal work was not run
 
 
-def linear(fedagg: float, control: float) -> list[Result]:
+def linear(fedagg: float, control: float) -> list[CellResult]:
     out = []
     for setting in ("MNIST Linear IID", "MNIST Linear two shards"):
         for method, value, printed in (
@@ -96,7 +96,7 @@ def test_fedagg_alpha_follows_ranks() -> None:
     assert answer("fedagg", "fedagg-10", cells)[0] == "holds"
 
 
-def probe(times: float, power: float = 1.0) -> list[Result]:
+def probe(times: float, power: float = 1.0) -> list[CellResult]:
     work = {f"N {n}": 3.0 * n**power for n in (10, 20, 50, 100)} | {"L 1": 20.0, "L 5": 100.0}
     return [
         cell("fedagg", "Probe cost", "gradients a round", method, [factor * v], setting=s)
@@ -111,7 +111,7 @@ def test_fedaggs_probe_must_be_linear_and_modest() -> None:
     assert answer("fedagg", "fedagg-15", probe(4.0, 2.0))[0] == "fails"
 
 
-def sequence(special: float, control: float) -> list[Result]:
+def sequence(special: float, control: float) -> list[CellResult]:
     values = {
         "FedAvg": (45.0, -38.0), "FedAvg with server rate 1/i": (control, -17.0),
         "SPECIAL": (44.0, -2.0), "SPECIAL lambda 0.05": (special, -10.0), "SPECIAL-C": (37.0, -4.0),
@@ -130,7 +130,7 @@ def test_special_is_taken_at_its_better_lambda_and_told_beside_the_control() -> 
     assert answer("special", "special-04", sequence(55.0, 57.0))[0] == "partly"  # ACC far lower
 
 
-def domains(webcam: float) -> list[Result]:
+def domains(webcam: float) -> list[CellResult]:
     values = {"FedAvg": (60.0, 50.0, 50.0), "FLwF-2T": (55.0, 70.0, 70.0),
               "SPECIAL": (61.0, 51.0, webcam), "FedAvg with server rate 1/i": (99.0, 99.0, 99.0),
               }  # fmt: skip
@@ -148,7 +148,7 @@ def test_special_is_compared_with_the_best_baseline_on_every_domain() -> None:
     assert answer("special", "special-17", domains(49.0))[0] == "fails"
 
 
-def participants(special: float, *counts: str) -> list[Result]:
+def participants(special: float, *counts: str) -> list[CellResult]:
     return [
         cell("special", "Office participants", "ACC", method, [v - 1, v, v + 1], clients=n)
         for n in counts
@@ -162,7 +162,7 @@ def test_special_must_be_first_for_every_number_of_clients() -> None:
     assert answer("special", "special-21", participants(62.0, "2", "6"))[0] == "not run"
 
 
-def theory(power: float, share: float = 99.0, ratio: float = 0.5) -> list[Result]:
+def theory(power: float, share: float = 99.0, ratio: float = 0.5) -> list[CellResult]:
     settings = {f"T {t}": float(t) ** power for t in (5, 10, 20, 40, 80)}
     settings |= {"N 2": 2 * settings["T 20"], "N 8": 0.5 * settings["T 20"]}
     found = [
@@ -185,7 +185,7 @@ def test_specials_theorems_are_decided_by_slopes_and_bounds() -> None:
     assert answer("special", "special-11", theory(-1.0, share=60.0, ratio=2.0))[0] == "fails"
 
 
-def coarse(fedinit: float, scaffold: float) -> list[Result]:
+def coarse(fedinit: float, scaffold: float) -> list[CellResult]:
     low = {"FedInit": fedinit, "SCAFFOLD": scaffold, "FedAvg": 30.0}
     return [
         cell("fedinit", "CIFAR-100 small", "final accuracy", m, [v, v + 0.1], setup=setup)
@@ -200,7 +200,7 @@ def test_fedinit_must_lose_less_than_scaffold_and_be_first() -> None:
     assert answer("fedinit", "fedinit-05", coarse(29.0, 41.0))[0] == "fails"
 
 
-def betas(peak: float) -> list[Result]:
+def betas(peak: float) -> list[CellResult]:
     accuracy = {
         -0.2: 70,
         -0.1: 75,

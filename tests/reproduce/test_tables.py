@@ -9,14 +9,14 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from shoal.reproduce.cells import Result
+from shoal.reproduce.cells import CellResult
 from shoal.reproduce.tables import FEW, agreement, cell_tables
 
 
-def result(method: str, name: str, value: float, beside: bool = False) -> Result:
+def result(method: str, name: str, value: float, beside: bool = False) -> CellResult:
     columns = {"method": method, "dataset": "Near", "setting": "alpha 0.3"}
     printed = None if beside else value - 1.0
-    return Result("tiny", "Table 1", columns, name, "paper", False, printed, None, "%",
+    return CellResult("tiny", "Table 1", columns, name, "paper", False, printed, None, "%",
                   {0: value}, {}, beside, ("dataset", "method", "setting"))  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from shoal.cli import call
 from shoal.errors import UserError
-from shoal.reproduce.tuning.search import HELD_OUT, Plan, best, final_scores, finals
+from shoal.reproduce.tuning.search import HELD_OUT, TuningPlan, best, final_scores, finals
 from shoal.reproduce.tuning.space import grid_of, trials
 from shoal.reproduce.tuning.table import trials_csv, tuned_md
 
@@ -36,7 +36,7 @@ def test_trials_are_drawn_by_the_seed_and_one_rate_is_refused() -> None:
 
 
 def test_trials_hold_rows_out_and_the_best_is_tested_as_the_base_says(tmp_path: Path) -> None:
-    plan = Plan(BASE, ("fedavg", "fedprox"), 3, (0.1, 1.0), 0)
+    plan = TuningPlan(BASE, ("fedavg", "fedprox"), 3, (0.1, 1.0), 0)
     found = plan.all(tmp_path)
     assert len(found) == 6
     for trial in found:

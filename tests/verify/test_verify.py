@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from shoal.errors import UserError
-from shoal.verify import Report, render, verify_file
+from shoal.verify import ExampleReport, render, verify_file
 from shoal.verify.play import BUILDERS, EXTRAS, FORMULAS, merged, register
 from shoal.verify.run import ValueComparison
 
@@ -44,7 +44,7 @@ def only(content: Content, name: str) -> Content:
     return {**content, "cases": [case_of(content, name)]}
 
 
-def shown(report: Report, width: int = 80) -> str:
+def shown(report: ExampleReport, width: int = 80) -> str:
     stream = io.StringIO()
     render(report, console=Console(file=stream, width=width))
     return stream.getvalue()
@@ -203,8 +203,8 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         (lambda c: c["hyperparameters"].update(eta="fast"), "eta must be a number, not 'fast'"),
         (lambda c: c["hyperparameters"].update(E=3), "needs one of K, E and L, and has K and E"),
         (lambda c: c["hyperparameters"].update(aggregation="mean"), "aggregation is 'mean', known"),
-        (lambda c: c["problem"]["n"].append(1.0), "a, b and n must have one entry a client"),
-        (lambda c: c["w0"].append(1.0), "a, b and n must have one entry a client, a and b 2"),
+        (lambda c: c["problem"]["n"].append(1.0), "a, b and n must have one entry per client"),
+        (lambda c: c["w0"].append(1.0), "a, b and n must have one entry per client, a and b 2"),
         (lambda c: c.update(participation=[[0]]), "participation lists 1 rounds, there are 2"),
         (lambda c: c.update(participation=[[0], [7]]), "participation of round 1 is [7]"),
         (lambda c: c.pop("expected_global"), "expects nothing"),

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from typing import Any, Literal, Protocol
 
 from shoal.reproduce import printed
-from shoal.reproduce.cells import Result
+from shoal.reproduce.cells import CellResult
 
 Answer = Literal["holds", "partly", "fails", "undecided", "not run"]
 
@@ -35,9 +35,9 @@ NOT_RUN = Verdict("not run")
 class Cells:
     """Results that a claim is decided from; those without a single seed are left out."""
 
-    results: tuple[Result, ...]
+    results: tuple[CellResult, ...]
 
-    def __iter__(self) -> Iterator[Result]:
+    def __iter__(self) -> Iterator[CellResult]:
         return iter(self.results)
 
     def __len__(self) -> int:
@@ -56,20 +56,20 @@ class Cells:
         return [value for r in self.results for value in r.values.values()]
 
 
-def _is(result: Result, wanted: dict[str, Any]) -> bool:
+def _is(result: CellResult, wanted: dict[str, Any]) -> bool:
     return all(
         _value(result, key) in ([value] if isinstance(value, str) else value)
         for key, value in wanted.items()
     )
 
 
-def _value(result: Result, key: str) -> str:
+def _value(result: CellResult, key: str) -> str:
     if key in ("table", "name", "variant", "paper"):
         return str(getattr(result, key))
     return result.columns.get(key, "")
 
 
-class Rule(Protocol):
+class ClaimRule(Protocol):
     """Decides a claim."""
 
     def decide(self, cells: Cells) -> Verdict:
@@ -94,7 +94,7 @@ class ByFunction:
         return " ".join((self.function.__doc__ or "").split())
 
 
-RULES: dict[str, Rule] = {}
+RULES: dict[str, ClaimRule] = {}
 
 
 def claim(name: str) -> Callable[[Callable[[Cells], Verdict]], Callable[[Cells], Verdict]]:
@@ -107,7 +107,7 @@ def claim(name: str) -> Callable[[Callable[[Cells], Verdict]], Callable[[Cells],
     return register
 
 
-def register(rules: Mapping[str, Rule]) -> None:
+def register(rules: Mapping[str, ClaimRule]) -> None:
     """Registers rules that are values, by claim."""
     RULES.update(rules)
 
@@ -121,7 +121,7 @@ class Decided:
     verdict: Verdict
 
 
-def rules_of(paper: str) -> tuple[dict[str, Rule], bool]:
+def rules_of(paper: str) -> tuple[dict[str, ClaimRule], bool]:
     """The rules of a paper's claims, and whether they look at all variants of a table.
 
     A module whose rules name the variants they look at says ``ALL_VARIANTS``; the rules of other
@@ -134,7 +134,7 @@ def rules_of(paper: str) -> tuple[dict[str, Rule], bool]:
     return rules, getattr(module, "ALL_VARIANTS", False)
 
 
-def decided(paper: str, results: Iterable[Result]) -> list[Decided]:
+def decided(paper: str, results: Iterable[CellResult]) -> list[Decided]:
     """Every claim of a paper; one without a rule is not run."""
     rules, all_variants = rules_of(paper)
     known = [r for r in results if r.values and r.paper == paper]

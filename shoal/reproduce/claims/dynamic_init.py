@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from statistics import median
 
-from shoal.reproduce.cells import Result
+from shoal.reproduce.cells import CellResult
 from shoal.reproduce.claims import NOT_RUN, Cells, Verdict, claim, register
 from shoal.reproduce.claims.rules import (
     Above,
@@ -49,7 +49,8 @@ register(
             {
                 "a": Above(OVER_AVERAGE, {**GREY_SETS, "scenario": SECOND}),
                 "b": Above(OVER_AVERAGE, {**GREY_SETS, "scenario": FIRST}, limit=-1.0),
-            }
+            },
+            open=True,
         ),
         "dyninit-04": NeverWorse(
             (OVER_ALL,), {"table": "Table 3", "name": FIVE, "dataset": "SVHN"}, clear=0.9
@@ -61,6 +62,7 @@ register(
                 "c": Above(OVER_PREVIOUS, {**NEWS, "overlap": "0.0"}, limit=40.0),
             },
             partly=1,
+            open=True,
         ),
         "dyninit-08": Above(OVER_ALL, {"table": "Table 5", "name": FIVE, "dataset": GREY}),
         "dyninit-16": AlsoReport(  # loss before the first round of a session
@@ -127,7 +129,7 @@ def beats_continuous(cells: Cells) -> Verdict:
         return NOT_RUN
     mean = sum(d.mean for d in found) / len(found)
     enough = decide(mean >= 5.0, f"mean {mean:+.2f}")
-    return combined([("cells", all_above(found, holds=0.95)), ("mean", enough)])
+    return combined([("cells", all_above(found, holds=0.95)), ("mean", enough)], open=True)
 
 
 @claim("dyninit-11")
@@ -213,7 +215,7 @@ def overlap_helps(cells: Cells) -> Verdict:
         larger = sum(more)
         answer = from_shares(larger, larger, len(more), 0.5 + 1e-6, None, "larger with overlap")
         named.append((name, answer))
-    return combined(named)
+    return combined(named, open=True)
 
 
 def _but_overlap(found: PairedDifference) -> tuple[str, str, str]:
@@ -222,7 +224,7 @@ def _but_overlap(found: PairedDifference) -> tuple[str, str, str]:
 
 @claim("dyninit-18")
 def footprint_of_less_data(cells: Cells) -> Verdict:
-    """The footprint of half and of a quarter of everybody's rows lies nearer to that of all rows
+    """The footprint of half and of a quarter of all members' rows lies nearer to that of all rows
     than a third of the distance to the other group's footprint, in every case."""
     shares = cells.of(table="Footprint").figures()
     if not shares:
@@ -260,14 +262,14 @@ def pays_for_itself(cells: Cells) -> Verdict:
     half = median(saved)
     paid = decide(half > extra, f"median {half:g} rounds saved against {extra:.1f} spent")
     slow = decide(sum(long) > len(long) / 2, f"50 or more in {sum(long)} of {len(long)}")
-    return combined([("a", paid), ("b", slow)])
+    return combined([("a", paid), ("b", slow)], open=True)
 
 
 def _but_method(columns: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in columns.items() if name != "method"}
 
 
-def _rounds(proposed: Result, rival: Result) -> list[tuple[int, int]]:
+def _rounds(proposed: CellResult, rival: CellResult) -> list[tuple[int, int]]:
     """Rounds that Proposed and the rival need to reach the level, seed by seed; the length of the
     session if one never gets there."""
     session = -3 if proposed.columns["scenario"] == FIRST else -2
@@ -279,7 +281,7 @@ def _rounds(proposed: Result, rival: Result) -> list[tuple[int, int]]:
     return out
 
 
-def _until(result: Result, seed: int, session: int, wanted: float) -> int:
+def _until(result: CellResult, seed: int, session: int, wanted: float) -> int:
     run = result.run_files(seed)
     place = session_rounds(run, session)
     assert place is not None

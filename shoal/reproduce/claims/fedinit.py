@@ -6,7 +6,7 @@ gain where it was run.
 
 from __future__ import annotations
 
-from shoal.reproduce.cells import Result
+from shoal.reproduce.cells import CellResult
 from shoal.reproduce.claims import NOT_RUN, Cells, Verdict, claim, register
 from shoal.reproduce.claims.rules import (
     MOST,
@@ -208,14 +208,14 @@ def fewer_rounds(cells: Cells) -> Verdict:
 
 
 # ---- beta, divergence, generalisation ------------------------------------------------------------
-def _swept(cells: Cells, name: str, variant: str = "paper") -> dict[float, Result]:
+def _swept(cells: Cells, name: str, variant: str = "paper") -> dict[float, CellResult]:
     """Every beta of Table 3 and its figure, in order."""
     found = cells.of(table="Table 3", name=name, variant=variant)
     by_beta = {float(r.method.split("=")[1].rstrip(")")): r for r in found if r.mean is not None}
     return dict(sorted(by_beta.items()))
 
 
-def _curve(found: dict[float, Result], digits: int = 2) -> str:
+def _curve(found: dict[float, CellResult], digits: int = 2) -> str:
     return ", ".join(f"{b:g}: {r.mean:.{digits}f}" for b, r in found.items())
 
 
@@ -296,7 +296,7 @@ def divergence_shrinks(cells: Cells) -> Verdict:
     return combined([("a", falls), ("b", decide(less is not None and less.clear, text))])
 
 
-def _interval(cells: Cells, name: str, letter: str) -> list[tuple[float, Result]]:
+def _interval(cells: Cells, name: str, letter: str) -> list[tuple[float, CellResult]]:
     """Figures by the number of local epochs (K) or of participants (N)."""
     mine = cells.of(table="Local interval", name=name)
     found = {float(r.method[2:]): r for r in mine if r.method.startswith(f"{letter}=")}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shoal.reproduce.claims import NOT_RUN, ByFunction, Cells, Rule, Verdict, claim, register
+from shoal.reproduce.claims import NOT_RUN, ByFunction, Cells, ClaimRule, Verdict, claim, register
 from shoal.reproduce.claims.rules import (
     MOST,
     Above,
@@ -75,7 +75,7 @@ class BothScores:
     """A rule for local and for global scores with equal work; the printed set-up's local score is
     reported and decides nothing."""
 
-    rule: Rule
+    rule: ClaimRule
     where: Where
     names: tuple[str, str] = DIPS
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 
 from scipy import stats
 
-from shoal.reproduce.cells import Result
-from shoal.reproduce.claims import NOT_RUN, Cells, Rule, Verdict
+from shoal.reproduce.cells import CellResult
+from shoal.reproduce.claims import NOT_RUN, Cells, ClaimRule, Verdict
 
 Where = Mapping[str, str | Sequence[str]]  # what Cells.of takes
 MOST = 0.5 + 1e-6  # a share: more than half
@@ -47,7 +47,7 @@ class PairedDifference:
 Differences = list[PairedDifference]
 
 
-def difference(one: Result | None, other: Result | None) -> PairedDifference | None:
+def difference(one: CellResult | None, other: CellResult | None) -> PairedDifference | None:
     """``one - other``, seed by seed; None where one of them or a common seed is missing."""
     if one is None or other is None:
         return None
@@ -85,17 +85,17 @@ def spearman(points: Sequence[tuple[float, float]]) -> float:
     return round(float(stats.spearmanr(x, y).statistic), 12)  # 0.9 must not be just below 0.9
 
 
-def first(cells: Cells, **wanted: str) -> Result | None:
+def first(cells: Cells, **wanted: str) -> CellResult | None:
     """The first figure that is as said, if any has a value."""
     return next((r for r in cells.of(**wanted) if r.mean is not None), None)
 
 
-def level(result: Result | None) -> float:
+def level(result: CellResult | None) -> float:
     """A figure's mean; 0 where there is none."""
     return 0.0 if result is None or result.mean is None else result.mean
 
 
-def peak(points: Sequence[tuple[float, Result]]) -> tuple[float, bool]:
+def peak(points: Sequence[tuple[float, CellResult]]) -> tuple[float, bool]:
     """Where the largest figure is, and whether both ends are clearly lower."""
     best = max(points, key=lambda p: level(p[1]))
     ends = [difference(best[1], points[i][1]) for i in (0, -1)]
@@ -119,7 +119,7 @@ def lead(
     return min(present(found), key=lambda d: d.mean, default=None)
 
 
-def on_common_seeds(results: Sequence[Result]) -> list[Result]:
+def on_common_seeds(results: Sequence[CellResult]) -> list[CellResult]:
     """The figures with the seeds that all of them have, or diverged with; unchanged if there is no
     such seed."""
     common = set.intersection(*({*r.values, *r.diverged} for r in results))
@@ -154,7 +154,7 @@ def matched(cells: Cells, one: str, *others: str) -> Differences:
     return present(out)
 
 
-def _key(result: Result, method: str) -> tuple[tuple[str, str], ...]:
+def _key(result: CellResult, method: str) -> tuple[tuple[str, str], ...]:
     place = f"{result.table}/{result.name}/{result.variant}"
     return tuple(sorted({**result.columns, "method": method, "": place}.items()))
 
@@ -239,10 +239,17 @@ def from_shares(
 
 
 def combined(
-    named: Sequence[tuple[str, Verdict]], *, partly: int | None = None, needed: Sequence[str] = ()
+    named: Sequence[tuple[str, Verdict]],
+    *,
+    partly: int | None = None,
+    needed: Sequence[str] = (),
+    open: bool = False,
 ) -> Verdict:
     """Several parts: holds if all do; partly if at least ``partly`` of them hold (half of them
-    unless said), or if those ``needed`` do. One that was not run leaves the claim not run."""
+    unless said), or if those ``needed`` do. One that was not run leaves the claim not run.
+
+    ``open``: a part that is undecided leaves the claim undecided unless another part fails.
+    """
     text = "; ".join(f"({name}) {v.answer}: {v.numbers}" for name, v in named)
     answers = {name: v.answer for name, v in named}
     if not named or "not run" in answers.values():
@@ -250,13 +257,16 @@ def combined(
     good = sum(a == "holds" for a in answers.values())
     if good == len(named):
         return Verdict("holds", text)
+    if open and "undecided" in answers.values() and "fails" not in answers.values():
+        return Verdict("undecided", text)
     least = -(-len(named) // 2) if partly is None else partly
     enough = all(answers[n] == "holds" for n in needed) if needed else good >= least
     if enough and (needed or good):
         return Verdict("partly", text)
-    unclear = sum(a in ("undecided", "partly") for a in answers.values())
+    unclear = sum(a == "partly" or (a == "undecided" and not open) for a in answers.values())
     if unclear and good + unclear >= least:
-        return Verdict("undecided" if "undecided" in answers.values() else "partly", text)
+        still = "undecided" in answers.values() and not open
+        return Verdict("undecided" if still else "partly", text)
     return Verdict("fails", text)
 
 
@@ -306,7 +316,7 @@ class Lead:
         return f"{self.method} minus the best other method{left_out}"
 
 
-Comparison = Over | Lead  # each has its words, and the column that it goes by
+MethodComparison = Over | Lead  # each has its words, and the column that it goes by
 
 
 # ---- rules ---------------------------------------------------------------------------------------
@@ -314,7 +324,7 @@ Comparison = Over | Lead  # each has its words, and the column that it goes by
 class Above:
     """Differences above a limit by more than their standard error, in a share of the cells."""
 
-    comparison: Comparison
+    comparison: MethodComparison
     where: Where = field(default_factory=dict)
     limit: float = 0.0
     holds: float = 1.0
@@ -336,7 +346,7 @@ class Above:
 class AtLeast:
     """No difference below some points."""
 
-    comparison: Comparison
+    comparison: MethodComparison
     where: Where
     points: float
     partly: float | None = None
@@ -359,7 +369,7 @@ class AtLeast:
 class Near:
     """No difference larger than some points; with ``positive`` none may be negative or 0."""
 
-    comparison: Comparison
+    comparison: MethodComparison
     where: Where
     points: float
     positive: bool = False
@@ -381,7 +391,7 @@ class Near:
 class NeverWorse:
     """No difference below minus its standard error, and a share of them above it."""
 
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[MethodComparison, ...]
     where: Where
     clear: float = 0.0
 
@@ -433,30 +443,32 @@ class Correlates:
 class AllOf:
     """Several named rules; see :func:`combined`."""
 
-    rules: Mapping[str, Rule]
+    rules: Mapping[str, ClaimRule]
     partly: int | None = None
     needed: tuple[str, ...] = ()
+    open: bool = False
 
     def decide(self, cells: Cells) -> Verdict:
         named = [(name, rule.decide(cells)) for name, rule in self.rules.items()]
         if all(verdict == NOT_RUN for _, verdict in named):
             return NOT_RUN
-        return combined(named, partly=self.partly, needed=self.needed)
+        return combined(named, partly=self.partly, needed=self.needed, open=self.open)
 
     def describe(self) -> str:
         said = "; ".join(f"({name}) {rule.describe()}" for name, rule in self.rules.items())
         least = -(-len(self.rules) // 2) if self.partly is None else self.partly
         some = joined([f"({n})" for n in self.needed]) if self.needed else f"{least} of them"
-        return f"{said}. Partly: {some}"
+        unless = ", and none of the others undecided" if self.open else ""
+        return f"{said}. Partly: {some}{unless}"
 
 
 @dataclass(frozen=True)
 class AlsoReport:
     """A rule, and differences that are reported with its numbers but decide nothing."""
 
-    rule: Rule
+    rule: ClaimRule
     label: str
-    comparison: Comparison
+    comparison: MethodComparison
     where: Where
 
     def decide(self, cells: Cells) -> Verdict:
@@ -468,7 +480,7 @@ class AlsoReport:
                 f"{self.comparison.describe()}{_place(self.where)}")  # fmt: skip
 
 
-def shown(results: Iterable[Result], digits: int = 2) -> str:
+def shown(results: Iterable[CellResult], digits: int = 2) -> str:
     """``method value`` of each, in order."""
     return ", ".join(f"{r.method} {r.mean:.{digits}f}" for r in results if r.mean is not None)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shoal.reproduce.cells import Result
+from shoal.reproduce.cells import CellResult
 from shoal.reproduce.claims import NOT_RUN, Cells, Verdict, claim, register
 from shoal.reproduce.claims.rules import (
     Correlates,
@@ -59,7 +59,7 @@ def _sequences(cells: Cells, tables: Sequence[str] = DOMAINS) -> list[Cells]:
     return [c.of(dataset=d) for c in found for d in c.values("dataset")]
 
 
-def _best(cells: Cells, name: str, methods: Sequence[str]) -> Result | None:
+def _best(cells: Cells, name: str, methods: Sequence[str]) -> CellResult | None:
     """The highest of these methods' figures."""
     found = [r for m in methods if (r := first(cells, name=name, method=m)) is not None]
     return max(found, key=level, default=None)
@@ -327,14 +327,14 @@ def highest_with_other_participation(cells: Cells) -> Verdict:
     return _first_in_all(_each(groups, "ACC"))
 
 
-def _count(result: Result) -> str:
+def _count(result: CellResult) -> str:
     """How many clients per round a cell is about."""
     columns = result.columns
     return columns.get("clients") or columns.get("participation", "").partition("-")[0]
 
 
 # ---- lambda, rounds, epochs, participation -------------------------------------------------------
-def _curves(cells: Cells, name: str) -> list[tuple[str, list[tuple[float, Result]]]]:
+def _curves(cells: Cells, name: str) -> list[tuple[str, list[tuple[float, CellResult]]]]:
     """The sequences with a sweep over lambda: every lambda and its figure, in order."""
     mine = cells.of(table="Lambda")
     swept = [(d, mine.of(dataset=d)) for d in mine.values("dataset")]

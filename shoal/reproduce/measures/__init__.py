@@ -29,7 +29,7 @@ from shoal.summary import read_rounds
 
 Measure = Callable[..., float | None]
 MEASURES: dict[str, Measure] = {}
-FIGURES = "figures.json"  # beside a summary: what was measured of the run's model
+FIGURES = "figures.json"  # next to a summary: what was measured of the run's model
 OF_MODELS: set[str] = set()  # measures that read more than config, rounds and summary
 
 
@@ -41,7 +41,7 @@ class RunFiles:
 
     @cached_property
     def records(self) -> list[dict[str, Any]]:
-        """One mapping a round, as in ``rounds.jsonl``, its figures under today's names."""
+        """One mapping per round, as in ``rounds.jsonl``, its figures under today's names."""
         found = list(read_rounds(RunDir(self.path).rounds))
         return [_renamed(record) for record in found] if self._of_uploads else found
 

@@ -175,9 +175,9 @@ def mean_of(run: RunFiles, *, key: str, times: float = 1.0, root: bool = False) 
 
 @measure
 def mean_rate(run: RunFiles) -> float | None:
-    """The mean rate that clients used: what they were told, or the config's own."""
-    told = mean_of(run, key="mean_client_rate")
-    return run.config.local.rate if told is None else told
+    """The mean rate that clients used: what the method set, or the config's own."""
+    used = mean_of(run, key="mean_client_rate")
+    return run.config.local.rate if used is None else used
 
 
 @measure

@@ -70,7 +70,7 @@ def lowest(
 def recovery(run: RunFiles, *, score: Score = "local", points: float = 2.0) -> float | None:
     """Rounds from the drift until the score is within so many points of its mean over the last 50
     rounds and stays there for 20; all that are left if it never is. Global scores are means of 10
-    rounds, since single rounds right after the swap are a floor for everybody."""
+    rounds, since single rounds right after the swap are a floor for every method."""
     where = span(run, 0, "end")
     if where is None:
         return None

@@ -98,7 +98,7 @@ def anchor_bound(run: RunFiles) -> float | None:
 
 
 def anchor_bound_of(run: RunFiles, index: int) -> float:
-    """``eta_g D / lambda`` in a round; infinite without an anchor."""
+    """``eta_g D / lambda`` for a round; infinite without an anchor."""
     lam = _lambda(run)
     largest = max(float(record["largest_update"]) for record in run.records[: index + 1])
     return largest / (run.records[index]["task"] + 1) / lam if lam else math.inf

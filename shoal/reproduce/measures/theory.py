@@ -182,7 +182,7 @@ def _stages(run: RunFiles) -> list[range]:
 
 
 def _all_rows(run: RunFiles, played: Played) -> list[Batch]:
-    """The rows of every task, everybody's."""
+    """The rows of every task, of all members."""
     stages, world = _stages(run), played.plan.world
     return [played.rows(rounds, world.at(rounds.start).members) for rounds in stages]
 
@@ -267,7 +267,7 @@ PROBE_RATE = 0.5  # times the session's rate, as released
 
 @measure_of_model
 def footprint_share(run: RunFiles, *, share: float, group: int = 0) -> float | None:
-    """Distance of a group's footprint on a share of everybody's rows to that on all rows, in
+    """Distance of a group's footprint on a share of all members' rows to that on all rows, in
     percent of the distance to the other group's footprint. The run is the pilot: its last model is
     where probes begin. Distances are those of the released code (unit length a weight tensor).
     """

@@ -36,7 +36,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Plan:
+class TuningPlan:
     """What is tuned: a base config, methods, and how many trials each of them gets."""
 
     base: Mapping[str, Any]
@@ -89,7 +89,7 @@ def best(found: Sequence[Trial], score: str) -> dict[str, Trial]:
 
 
 def finals(
-    plan: Plan, winners: Mapping[str, Trial], seeds: Sequence[int], runs: Path
+    plan: TuningPlan, winners: Mapping[str, Trial], seeds: Sequence[int], runs: Path
 ) -> dict[str, list[tuple[Path, Config]]]:
     """The best settings once more: on all rows, scored as the base says, for every seed."""
     out: dict[str, list[tuple[Path, Config]]] = {}
