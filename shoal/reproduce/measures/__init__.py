@@ -151,7 +151,7 @@ def stored_figure(
 def power_law(x: Sequence[float], y: Sequence[float]) -> float:
     """The exponent of a power law through some points: the least-squares slope of their logs.
 
-    >>> round(log_slope([1, 2, 4], [8.0, 4.0, 2.0]), 6)
+    >>> round(power_law([1, 2, 4], [8.0, 4.0, 2.0]), 6)
     -1.0
     """
     return float(np.polyfit(np.log(x), np.log(y), 1)[0])
