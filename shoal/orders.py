@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from shoal.context import Round
 from shoal.engines.api import Member, Order
-from shoal.federation import Federation, Settings, part_view
+from shoal.federation import Federation
 from shoal.lone_rows import check_client
 from shoal.tree import Tree
 from shoal.types import ClientData, Job, Model
@@ -23,25 +24,18 @@ def bounded(batch: int, largest: int) -> int:
     return batch if batch <= max(LONG, largest) else largest
 
 
-def make_order(
-    federation: Federation,
-    settings: Settings,
-    moment: Moment,
-    k: int,
-    jobs: Sequence[Job],
-    summed: bool = False,
-) -> Order:
-    """What goes down, to whom; ``summed`` says that nobody will look at a single delta."""
+def make_order(round: Round, k: int, jobs: Sequence[Job], summed: bool = False) -> Order:
+    """What goes down with model ``k``, to whom; ``summed`` says that no single delta will be looked
+    at."""
+    federation, settings, moment = round.federation, round.settings, round.moment
     cohort = tuple(job.client for job in jobs)
     theta, payloads = federation.models[k].theta, []
     for i, part in enumerate(settings.method.parts):
         payload: Tree = ()
         if part.fills("broadcast"):
-            view = part_view(federation, settings, moment, k, i, cohort)
-            theta, payload = part.broadcast(view, theta)
+            theta, payload = part.broadcast(round.view(i, k, cohort), theta)
         payloads.append(payload)
-    model = Model(theta, federation.models[k].stats)
-    members = tuple([make_member(federation, settings, moment, job) for job in jobs])
+    members = tuple([make_member(round, job) for job in jobs])
     batch = settings.batch
     if batch is not None and batch > LONG:
         rows = max([len(member.train) for member in members], default=0)
@@ -49,45 +43,41 @@ def make_order(
     for member in members if settings.lone_layer else ():
         check_client(settings, member.client, moment.round, len(member.train))
     return Order(
-        settings.program,
-        model,
-        federation.initial.theta,
-        tuple(payloads),
-        members,
-        settings.rates(moment),
-        settings.seed,
-        moment.key,
-        moment.session,
-        moment.stage,
-        batch,
-        settings.pad,
-        settings.shuffle,
-        settings.uniform,
-        summed,
-        settings.last_batch,
+        program=settings.program,
+        model=Model(theta, federation.models[k].stats),
+        initial=federation.initial.theta,
+        sent=tuple(payloads),
+        members=members,
+        rates=round.lr_per_epoch,
+        seed=settings.seed,
+        round=moment.key,
+        session=moment.session,
+        stage=moment.stage,
+        batch=batch,
+        pad=settings.pad,
+        shuffle=settings.shuffle,
+        uniform=settings.uniform,
+        summed=summed,
+        last_batch=settings.last_batch,
     )
 
 
-def make_member(federation: Federation, settings: Settings, moment: Moment, job: Job) -> Member:
+def make_member(round: Round, job: Job) -> Member:
     """A client's data and memories for this round."""
-    client, world, method = job.client, settings.world, settings.method
+    settings, now = round.settings, round.moment.round
+    client, world, cap = job.client, settings.world, settings.cap(job.client)
+    memories = round.federation.store.get(client, job.model)
     if settings.elsewhere:  # the store holds tickets; what they stand for is the client's
-        tickets = federation.store.get(client, job.model)
-        return Member(
-            client, world.train(client, moment.round), None, tickets, settings.cap(client)
-        )
-    memories = federation.store.get(client, job.model)
-    if federation.endings:
-        memories = _caught_up(federation, settings, job, memories)
-    train = _training_data(world, moment, job)
-    if memories is not None and method.fills("data"):
-        for i, part in enumerate(method.parts):
-            if part.fills("data"):
-                train = part.data(memories[i], train)
-    validation = None
-    if settings.program.needs_validation:
-        validation = world.validation(client, moment.round)
-    return Member(client, train, validation, memories, settings.cap(client))
+        return Member(client, world.train(client, now), None, memories, cap)
+    if round.federation.endings:
+        memories = _caught_up(round, job, memories)
+    train = _training_data(world, round.moment, job)
+    if memories is not None:
+        kept = memories
+        train = round.run("data", lambda i, part, data: part.data(kept[i], data), train)
+    wanted = settings.program.needs_validation
+    validation = world.validation(client, now) if wanted else None
+    return Member(client, train, validation, memories, cap)
 
 
 def _training_data(world: World, moment: Moment, job: Job) -> ClientData:
@@ -100,9 +90,10 @@ def _training_data(world: World, moment: Moment, job: Job) -> ClientData:
 
 
 def _caught_up(
-    federation: Federation, settings: Settings, job: Job, memories: tuple[Tree, ...] | None
+    round: Round, job: Job, memories: tuple[Tree, ...] | None
 ) -> tuple[Tree, ...] | None:
     """The client's memories, after the client half of a ``session_end`` it has not seen yet."""
+    federation, settings = round.federation, round.settings
     mine, key = endings_of(federation, job.model), (job.client, job.model)
     latest = max((number for number, _ in mine.values()), default=0)
     # a client that never trained this model has no end to catch up with

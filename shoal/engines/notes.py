@@ -78,6 +78,3 @@ def notes_of(engine: object) -> Notes:
     """An engine's notes; one that has none to make has an empty list of its own."""
     found = getattr(engine, "notes", None)
     return found if isinstance(found, Notes) else Notes()
-
-
-__all__ = ["Notes", "notes_of"]

@@ -78,9 +78,12 @@ def _added(left: Sums | None, right: Sums | None) -> Sums | None:
 
 def weighted_sum(rows: Tensor, weights: Sequence[float] | None) -> Tensor:
     """The sum of rows, each as often as it counts (None: once), in memory of its own."""
-    if weights is None or all(weight == 1.0 for weight in weights):
-        return rows[0].clone() if len(rows) == 1 else rows.sum(0)
-    if len(rows) == 1:
+    if not rows.numel():
+        return rows.new_zeros(rows.shape[1:])
+    alone = rows.shape[0] == 1
+    if weights is None or set(weights) == {1.0}:
+        return rows[0].clone() if alone else rows.sum(0)
+    if alone:
         return rows[0] * weights[0]
     own = torch.tensor(weights, dtype=rows.dtype, device=rows.device)
     found: Tensor = torch.mv(rows.t(), own) if rows.dim() == 2 else torch.tensordot(own, rows, 1)

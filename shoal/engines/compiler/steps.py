@@ -9,6 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from shoal.types import Batch
+
 
 class Steps(NamedTuple):
     """What the steps of an epoch read, one step a row: rows of a pool, and further columns."""
@@ -32,6 +34,10 @@ class Steps(NamedTuple):
             found = self.pool.index_select(0, rows.reshape(-1)).view(len(rows), *self.shape)
             for i, x in enumerate(found.unbind(0), first):
                 yield [x, *(column[i] for column in columns)]
+
+    def first(self) -> Batch:
+        """The first step's batch."""
+        return Batch(*next(self.batches()))
 
     def cut(self, first: int, end: int, clients: int) -> Steps:
         """Steps ``first..end`` of the first ``clients``."""

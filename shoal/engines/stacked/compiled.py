@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import replace
-from threading import Lock
-from typing import Any
+from threading import Lock, local
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,12 +19,32 @@ from shoal.engines.compiler.compile import Replay, Untraceable, compile_step
 from shoal.engines.numbers import known
 from shoal.models.blueprint import Blueprint
 from shoal.models.registry import maker
+from shoal.task import ModuleTask
 from shoal.tree import Tree
 from shoal.types import Batch, Work
 from shoal.view import Clock
 
 # Axes of a Given for vmap: clients share what is sent to all of them.
 _AXES = Given(None, None, None, 0, 0, None)  # type: ignore[arg-type]
+
+
+class StepCall(NamedTuple):
+    """What a step of some clients reads and changes, and when it is taken."""
+
+    given: Given
+    start: Tensor
+    carry: Carry
+    batch: Batch
+    rate: Tensor
+    clock: Clock
+    noise: tuple[Tree, ...] = ()
+
+
+class Bound(NamedTuple):
+    """The tensors that a replay works on: what a step updates, and what it only reads."""
+
+    carry: list[Tensor]
+    fixed: list[Tensor]
 
 
 class Compiled:
@@ -40,7 +60,7 @@ class Compiled:
         self.plain_end = not (program.fillers("client_end") or program.fillers("upload"))
         self._any_epoch = stacked  # whether one trace of an epoch's end serves all epochs
         self._steps: dict[Any, tuple[tuple[str, ...], dict[Any, Replay | Untraceable]]] = {}
-        self._tracing = Lock()
+        self._tracing, self._own = Lock(), local()
         self._said: dict[str, None] = {}  # what was refused in compiling steps, in order
         self._functions = Functions(self._tracing)
         if twin is not None:
@@ -64,8 +84,8 @@ class Compiled:
             return given.received, Carry(x, stats, none, (), x.new_zeros(clients))
 
         def mapped(given: Given, rate: Tensor, local: Local) -> Tree:
-            one: Callable[..., Tree] = lambda g, loc: program.start(g, rate, loc, clock)  # noqa: E731
-            return vmap(one, in_dims=(given_axes(given), local_axes(local)))(given, local)
+            dims = (given_axes(given), None, local_axes(local), None)
+            return vmap(program.start, in_dims=dims)(given, rate, local, clock)
 
         start, carry = self.run("start", mapped, (given, rate, local), clock)
         scratches = tuple(
@@ -91,11 +111,10 @@ class Compiled:
             given: Given, start: Tensor, carry: Carry, rate: Tensor, epoch: Tensor, local: Local
         ) -> Tree:
             then = clock.at_any_epoch(epoch) if self._any_epoch else clock
-            one: Callable[..., Tree] = lambda g, s, c, loc: self.program.epoch_end(  # noqa: E731
-                g, s, c, rate, loc, then
+            dims = (given_axes(given), start_axis(start), 0, None, local_axes(local), None)
+            moved, stop = vmap(self.program.epoch_end, in_dims=dims)(
+                given, start, carry, rate, local, then
             )
-            dims = (given_axes(given), 0 if start.dim() == 2 else None, 0, local_axes(local))
-            moved, stop = vmap(one, in_dims=dims)(given, start, carry, local)
             kinds = [[t.dtype for t in tree.leaves(state)] for state in (moved, carry)]
             if self._any_epoch and kinds[0] != kinds[1]:
                 raise TypeError("it changes the type of a client's state")
@@ -132,11 +151,10 @@ class Compiled:
         def mapped(
             given: Given, start: Tensor, carry: Carry, work: Work, rate: Tensor, local: Local
         ) -> Tree:
-            one: Callable[..., Tree] = lambda g, s, c, w, loc: self.program.end(  # noqa: E731
-                g, s, c, w, rate, loc, clock
+            dims = (given_axes(given), start_axis(start), 0, 0, None, local_axes(local), None)
+            return vmap(self.program.end, in_dims=dims)(
+                given, start, carry, work, rate, local, clock
             )
-            dims = (given_axes(given), 0 if start.dim() == 2 else None, 0, 0, local_axes(local))
-            return vmap(one, in_dims=dims)(given, start, carry, work, local)
 
         kind = "end" if self.program.uploads else "end, nothing sent"
         ended: Ended = self.run(kind, mapped, (given, start, carry, work, rate, local), clock)
@@ -150,28 +168,18 @@ class Compiled:
         return self._functions.run(kind, mapped, arguments, clock)
 
     # ---- the step ----
-    def step(
-        self,
-        given: Given,
-        start: Tensor,
-        carry: Carry,
-        batch: Batch,
-        rate: Tensor,
-        noise: tuple[Tree, ...],
-        clock: Clock,
-        real: Callable[[], Batch],
-    ) -> tuple[Replay, list[Tensor], list[Tensor]]:
-        """The replay for these shapes, and the carry and fixed tensors to bind it to.
+    def step(self, call: StepCall, real: Callable[[], Batch]) -> tuple[Replay, Bound]:
+        """The replay for these shapes, and what to bind it to.
 
-        ``batch`` may be tensors without memory; ``real`` makes those that a new trace is tried on.
+        The call's batch may be tensors without memory; ``real`` makes those that a new trace is
+        tried on.
         """
-        flat, fixed = self.bound_to(given, start, carry, rate)
-        moving = tree.leaves((batch, noise))
-        moving = moving if self.stacked else [t[0] for t in moving]
+        bound, clock = self.bound_to(call.given, call.start, call.carry, call.rate), call.clock
         # everything that a compiled step depends on: how the trees look, and how each tensor lies
-        form = tree.structure((given, start, carry, batch, noise))
-        lies = [(t.shape, strides_of(t), t.dtype) for t in (*flat, *fixed, *moving)]
-        shape = (form, flat[0].device, *lies)
+        form = tree.structure((call.given, call.start, call.carry, call.batch, call.noise))
+        tensors = (*bound.carry, *bound.fixed, *self._moving(call))
+        lies = [(t.shape, strides_of(t), t.dtype) for t in tensors]
+        shape = (form, bound.carry[0].device, *lies)
         names, traces = self._steps.get(shape, ((), {}))
         found = traces.get(clock.key(names))
         if found is None:
@@ -179,59 +187,69 @@ class Compiled:
                 names, traces = self._steps.get(shape, ((), {}))
                 found = traces.get(clock.key(names))
                 if found is None:
-                    real_batch = real()
-                    moving = tree.leaves((real_batch, noise))
-                    moving = moving if self.stacked else [t[0] for t in moving]
                     try:
-                        found = self._compile(
-                            given, start, carry, real_batch, noise, clock, flat, fixed, moving
-                        )
+                        found = self._compile(call._replace(batch=real()), bound)
                         self._said.update(dict.fromkeys(found.notes))
                     except Untraceable as error:
                         found = error
                     self._steps[shape] = with_moment(names, traces, clock, found)
         if isinstance(found, Untraceable):
             raise found
-        return found, flat, fixed
+        return found, bound
 
-    def bound_to(
-        self, given: Given, start: Tensor, carry: Carry, rate: Tensor
-    ) -> tuple[list[Tensor], list[Tensor]]:
+    def play(
+        self, given: Given, start: Tensor, carry: Carry, batch: Batch, rate: Tensor, clock: Clock
+    ) -> None:
+        """One step of one client as the program says it, not compiled; ``carry`` is updated in
+        place."""
+        homes, [_, *held] = self.bound_to(given, start, carry, rate)
+        with torch.inference_mode(False):  # what it computes with may be saved for a derivative
+            told, state = tree.rebuild((given, start), held), tree.rebuild(carry, homes)
+            (g, s), c, b, own = tree.clone((told, state, tree.row(batch, 0), rate))
+            found = self.mine().step(g, s, c, b, own, (), clock)
+        for home, new in zip(homes, tree.leaves(found), strict=True):
+            home.copy_(new)
+
+    def mine(self) -> Program:
+        """The program on a network of this thread's own: another thread may exchange the tensors
+        of the shared one meanwhile."""
+        if not hasattr(self._own, "program"):
+            task = self.program.task
+            with self._tracing:
+                own = task.copy() if isinstance(task, ModuleTask) else task
+            self._own.program = replace(self.program, task=own)
+        found: Program = self._own.program
+        return found
+
+    def bound_to(self, given: Given, start: Tensor, carry: Carry, rate: Tensor) -> Bound:
         """The carry and fixed tensors of a step, as its replay wants them."""
         if self.stacked:
-            return tree.leaves(carry), [rate, *tree.leaves((given, start))]
-        alone = (_first_client(given), _first_row(start))
-        return [t[0] for t in tree.leaves(carry)], [rate, *tree.leaves(alone)]
+            return Bound(tree.leaves(carry), [rate, *tree.leaves((given, start))])
+        alone = (_first_client(given), start[0] if start.dim() == 2 else start)
+        return Bound([t[0] for t in tree.leaves(carry)], [rate, *tree.leaves(alone)])
 
-    def _compile(
-        self,
-        given: Given,
-        start: Tensor,
-        carry: Carry,
-        batch: Batch,
-        noise: tuple[Tree, ...],
-        clock: Clock,
-        flat: Sequence[Tensor],
-        fixed: Sequence[Tensor],
-        moving: Sequence[Tensor],
-    ) -> Replay:
+    def _moving(self, call: StepCall) -> list[Tensor]:
+        """What is another at every step."""
+        moving = tree.leaves((call.batch, call.noise))
+        return moving if self.stacked else [t[0] for t in moving]
+
+    def _compile(self, call: StepCall, bound: Bound) -> Replay:
         program = self.program
 
-        def one(
-            g: Given, s: Tensor, c: Carry, b: Batch, n: tuple[Tree, ...], rate: Tensor
-        ) -> Carry:
-            return program.step(g, s, c, b, rate, n, clock)
-
         def step(new: list[Tensor], held: list[Tensor], moved: list[Tensor]) -> list[Tensor]:
-            c, (g, s) = tree.rebuild(carry, new), tree.rebuild((given, start), held[1:])
-            b, n = tree.rebuild((batch, noise), moved)
-            if not self.stacked:
-                return tree.leaves(one(g, s, c, b, n, held[0]))
-            dims = (given_axes(g), 0 if s.dim() == 2 else None, 0, _axes(b), 0, None)
-            return tree.leaves(vmap(one, in_dims=dims)(g, s, c, b, n, held[0]))
+            carry, (given, start) = (
+                tree.rebuild(call.carry, new),
+                tree.rebuild((call.given, call.start), held[1:]),
+            )
+            batch, noise = tree.rebuild((call.batch, call.noise), moved)
+            one: Callable[..., Tree] = program.step
+            if self.stacked:
+                dims = (given_axes(given), start_axis(start), 0, _axes(batch), None, 0, None)
+                one = vmap(program.step, in_dims=dims)
+            return tree.leaves(one(given, start, carry, batch, held[0], noise, call.clock))
 
-        rate_index = None if program.fillers("rate") else 0
-        return compile_step(step, flat, fixed, moving, rate=rate_index)
+        rate = None if program.fillers("rate") else 0
+        return compile_step(step, bound.carry, bound.fixed, self._moving(call), rate=rate)
 
 
 def _axes(batch: Batch | None) -> Batch | None:
@@ -250,8 +268,9 @@ def local_axes(local: Local) -> Any:
     return Local(_axes(local.train), _axes(local.validation))
 
 
-def _first_row(start: Tensor) -> Tensor:
-    return start[0] if start.dim() == 2 else start
+def start_axis(start: Tensor) -> int | None:
+    """None where everybody starts at one point."""
+    return 0 if start.dim() == 2 else None
 
 
 def _first_client(given: Given) -> Given:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import ctypes
 import math
 import sys
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 import torch
+from torch import Tensor
 
 from shoal import tree
 from shoal.cores import cores
@@ -36,7 +36,6 @@ from shoal.engines.stacked.questions import Asker
 from shoal.engines.stacked.run import run_general
 from shoal.engines.stacked.uniform import run_uniform
 from shoal.engines.sums import Sums, SumTree, all_finite, payload_sums, weighted_sum
-from shoal.task import ModuleTask
 from shoal.tree import Tree
 from shoal.types import ClientData, Pool
 
@@ -61,7 +60,6 @@ class Stacked:
         self.notes = Notes()
         self._programs: dict[int, _Known] = {}
         self._pool: ThreadPoolExecutor | None = None
-        self._own = threading.local()
 
     def train(self, order: Order) -> Iterator[Results]:
         compact = self._known(order.program).compact
@@ -137,17 +135,10 @@ class Stacked:
             self._programs[id(program)] = _Known(program, compact, Asker(program))
         return self._programs[id(program)]
 
-    def _one_by_one(self, chunk: Chunk, reason: str) -> Results:
-        """A chunk whose step cannot be compiled, client by client, on a network of this thread's
-        own: other threads may run the shared one meanwhile."""
+    def _one_by_one(self, program: Program, chunk: Chunk, reason: str) -> Results:
+        """A chunk whose step cannot be compiled, client by client."""
         self.notes.add(f"{reason}; such clients run one by one (engine loop)")
-        programs = vars(self._own).setdefault("programs", {})
-        program = chunk.order.program
-        if id(program) not in programs:
-            task = program.task
-            own = task.copy() if isinstance(task, ModuleTask) else task
-            programs[id(program)] = (program, replace(program, task=own))
-        order = replace(chunk.order, program=programs[id(program)][1], members=chunk.members)
+        order = replace(chunk.order, program=program, members=chunk.members)
         results = list(Loop().train(order))
         places = sorted(range(len(results)), key=lambda ran: chunk.places[ran])
         return joined(results, places)
@@ -183,7 +174,7 @@ class _Work:
         order: Order,
         plan: StackPlan,
         compiled: Compiled,
-        one_by_one: Callable[[Chunk, str], Results],
+        one_by_one: Callable[[Program, Chunk, str], Results],
         notes: Notes,
     ) -> None:
         self.order, self.plan, self.sums = order, plan, SumTree(len(plan.spans))
@@ -199,13 +190,12 @@ class _Work:
             chunk = Chunk.of(self.order, self.order.members[begin:end])
         try:
             with replaying():
-                results = RUN[self.plan.path](self._compiled, chunk)
+                results = self._summed(number, RUN[self.plan.path](self._compiled, chunk))
         except Untraceable as error:
             self.sums.put(number, None)
-            return self._one_by_one(chunk, str(error))
+            return self._one_by_one(self._compiled.mine(), chunk, str(error))
         self._notes.remark(*self._compiled.notes)
-        with torch.inference_mode():
-            return self._summed(number, results)
+        return results
 
     def _summed(self, number: int, results: Results) -> Results:
         """Finite uploads are added up here, in the thread that has them in its cache, unless
@@ -215,8 +205,9 @@ class _Work:
         if sums is None and adds and _finite(results):
             weights = None if order.uniform else results.counts
             assert isinstance(results.delta, torch.Tensor)
+            total = _total(results.delta, weights, self.plan.path is Path.UNIFORM)
             sums = Sums(
-                weighted_sum(results.delta, weights),
+                total,
                 weighted_sum(results.stats, weights),
                 payload_sums(order.program.method.parts, results.payloads, weights),
             )
@@ -228,6 +219,14 @@ class _Work:
         if isinstance(results.delta, torch.Tensor):
             results = results._replace(delta=results.delta[:0])
         return results._replace(counted=True, sums=None)
+
+
+def _total(changes: Tensor, weights: Sequence[float] | None, own: bool) -> Tensor:
+    """The sum of changes, each as often as it counts; ``own``: that of a lone client is nobody
+    else's, and becomes the sum."""
+    if not own or len(changes) > 1:
+        return weighted_sum(changes, weights)
+    return changes[0] if weights is None or weights[0] == 1.0 else changes[0].mul_(weights[0])
 
 
 def _finite(results: Results) -> bool:

@@ -22,7 +22,7 @@ from shoal.engines.compiler.emit_factored import FactoredScript
 from shoal.engines.compiler.passes.factor_first_layer import Factors
 from shoal.engines.compiler.steps import Seen, Steps, without_memory
 from shoal.engines.numbers import known
-from shoal.engines.stacked.compiled import Compiled
+from shoal.engines.stacked.compiled import Compiled, StepCall
 from shoal.engines.stacked.layout import Chunk
 from shoal.engines.stacked.uniform import ROOMS, all_steps, run_uniform, uniform_results
 from shoal.engines.sums import Sums, weighted_sum
@@ -94,10 +94,9 @@ class _Steps:
 
         rate = known(order.rates[epoch], theta.dtype, theta.device)
         clock = order.clock(epoch)
-        replay, carry, fixed = self._compiled.step(
-            self._given, theta, self._carry, Batch(*like), rate, (), clock, tried
-        )
-        return None if replay.factored is None else (replay.factored, carry, fixed)
+        call = StepCall(self._given, theta, self._carry, Batch(*like), rate, clock)
+        replay, bound = self._compiled.step(call, tried)
+        return None if replay.factored is None else (replay.factored, *bound)
 
 
 class _Stretch(NamedTuple):

@@ -19,6 +19,8 @@ MILLISECOND = 100_000_000  # multiply-adds that a core takes a millisecond or tw
 FINEST = 64  # chunks of a round: more cores than these would wait
 SMALL_STEP = 1_000_000  # multiply-adds of a stack's step that are not worth another compilation
 LARGE_STEP = 8_000_000  # multiply-adds of one client's step that gain nothing from company
+NORMALISED_STEP = 2_000_000  # the same where batches are normalised and clients differ in rows
+FEW_LENGTHS = 32  # of batches, each of which a small step may be compiled for
 LARGE_LAYER = 2**14  # weights of a first layer from which it pays to keep its factors
 REUSE = 64  # a convolution uses a weight about so often for one sample
 LAID_OUT_AT_ONCE = 4_000_000  # row numbers, over all epochs, that one layout may hold
@@ -57,8 +59,9 @@ def plan_for(order: Order, matches: Matches, cache_bytes: int = CACHE_BYTES) -> 
     why = [_why_path(order, uniform)]
     looks = order.program.needs_train or order.program.needs_validation
     ragged = looks and order.pad == 0 and min(sizes) != max(sizes)
-    stacked = order.program.task.stackable and step < LARGE_STEP and not ragged
-    why.append(_why_alone(order, step, ragged))
+    most = NORMALISED_STEP if real_lengths(order) else LARGE_STEP
+    stacked = order.program.task.stackable and step < most and not ragged
+    why.append(_why_alone(order, step, most, ragged))
     fitting = max(1, cache_bytes // _bytes(order)) if stacked else 1
     spans = _spans(members, fitting, work)
     if uniform and stacked:
@@ -80,6 +83,28 @@ def step_work(order: Order) -> int:
     """Multiply-adds of one client's step, about."""
     rows = order.batch or max(len(m.train) for m in order.members)
     return max(1, rows) * _row_work(order)
+
+
+def real_lengths(order: Order) -> bool:
+    """Whether clients run alone and take short batches as they are, where others pad them.
+
+    Statistics of a batch over its real rows alone cost many passes over every activation, and rows
+    of padding cost what real ones do. So a network that normalises over the batch has a step for
+    every length: compiled where that is quick and there are few, else played (``plays``). Noise is
+    drawn for padded batches.
+    """
+    program, task = order.program, order.program.task
+    if order.pad == 0 or program.noisy or not getattr(task, "normalises", False):
+        return False
+    if task.stackable and step_work(order) < NORMALISED_STEP:  # company is worth more
+        return False
+    return plays(order) or (order.batch is not None and order.batch <= FEW_LENGTHS)
+
+
+def plays(order: Order) -> bool:
+    """Whether one client's step is so large that what autograd adds to it is little, and compiling
+    it for one more length costs more than a few such steps save."""
+    return step_work(order) >= LARGE_STEP
 
 
 def total_work(order: Order, sizes: Sequence[int]) -> int:
@@ -141,12 +166,12 @@ def _why_path(order: Order, uniform: bool) -> str:
     return "path general: clients differ in rows or steps"
 
 
-def _why_alone(order: Order, step: int, ragged: bool) -> str:
+def _why_alone(order: Order, step: int, most: int, ragged: bool) -> str:
     if not order.program.task.stackable:
         return "clients run alone: convolutions and recurrent layers are slower side by side"
     if ragged:  # what a part sees of all a client's data would be padded to the longest
         return "clients run alone: they differ in rows, and padding would change what rows give"
-    if step >= LARGE_STEP:
+    if step >= most:
         return f"clients run alone: a step is {step / 1e6:.0f} million multiply-adds"
     return ""
 
@@ -181,6 +206,3 @@ def _factored_bytes(order: Order) -> int:
     rows = order.epochs * len(order.members[0].train)
     numbers = rows * (inputs + 3 * outputs + rows) + 2 * (theta.numel() - outputs * inputs)
     return numbers * theta.element_size()
-
-
-__all__ = ["Path", "StackPlan", "plan_for", "step_work", "total_work"]

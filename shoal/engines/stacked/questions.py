@@ -19,7 +19,7 @@ from shoal.engines.client_round import Carry, Given, Local, Program
 from shoal.engines.compiler.compile import Untraceable
 from shoal.engines.loop import Descend, asked_view, question_view
 from shoal.engines.numbers import known
-from shoal.engines.stacked.compiled import Compiled, given_axes, local_axes
+from shoal.engines.stacked.compiled import Compiled, StepCall, given_axes, local_axes
 from shoal.engines.stacked.layout import given_to, stacked_whole
 from shoal.engines.stacked.sizes import QUESTION_LENGTHS, padded_size
 from shoal.method import Method
@@ -72,9 +72,9 @@ def _answers(
     rate = known(order.rates[0], given.received.dtype, given.received.device)
 
     def mapped(given: Given, payload: Tree, rate: Tensor, local: Local) -> Tree:
-        one: Callable[..., Tree] = lambda g, loc: question(  # noqa: E731
-            asked_view(order, g, loc, rate, question), payload
-        )
+        def one(given: Given, local: Local) -> Tree:
+            return question(asked_view(order, given, local, rate, question), payload)
+
         return vmap(one, in_dims=(given_axes(given), local_axes(local)))(given, local)
 
     return compiled.run(question, mapped, (given, payload, rate, local), order.clock(0))
@@ -142,7 +142,6 @@ class Asker:
         given = Given(vector, order.initial, stats, vector.new_ones(1), (), ())
         carry = Carry(x, stats.clone().unsqueeze(0), (), (), vector.new_zeros(1))
         rows: Batch = tree.apply(lambda leaf: leaf.unsqueeze(0), batch)
-        replay, flat, fixed = self._compiled.step(
-            given, stats.new_zeros(0), carry, rows, number, (), order.clock(0), lambda: rows
-        )
-        return replay.bind(flat, fixed)
+        call = StepCall(given, stats.new_zeros(0), carry, rows, number, order.clock(0))
+        replay, bound = self._compiled.step(call, lambda: rows)
+        return replay.bind(*bound)

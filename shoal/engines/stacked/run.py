@@ -9,17 +9,20 @@ from torch import Tensor
 
 from shoal import tree
 from shoal.engines.api import Results, spans
-from shoal.engines.client_round import Carry, Program
+from shoal.engines.batches import batch_rows
+from shoal.engines.client_round import Carry, Given, Program
 from shoal.engines.compiler.compile import Replay
 from shoal.engines.compiler.steps import Steps
 from shoal.engines.numbers import known
 from shoal.engines.stacked.active_clients import Active, Done, finish, in_order
-from shoal.engines.stacked.compiled import Compiled, given_rows, rows_of
+from shoal.engines.stacked.compiled import Bound, Compiled, StepCall, given_rows, rows_of
 from shoal.engines.stacked.epoch import Piece
 from shoal.engines.stacked.layout import Chunk
+from shoal.engines.stacked.plan import plays
 from shoal.engines.stacked.sizes import runs_of, stack_sizes
 from shoal.tree import Tree
 from shoal.types import Batch
+from shoal.view import Clock
 
 
 def run_general(compiled: Compiled, chunk: Chunk) -> Results:
@@ -88,7 +91,7 @@ def _epoch_with_spare_rows(stepper: _Stepper, steps: list[int]) -> None:
     for run in runs_of(steps, active.sizes, harmless):
         stepper.run(every.cut(run.first, run.end, run.rows), run.rows)
         if run.done:
-            index = torch.tensor(run.done)
+            index = torch.tensor(run.done, device=active.carry.x.device)
             kept.append((index, [leaf.index_select(0, index) for leaf in leaves]))
     for index, before in kept:
         for leaf, rows in zip(leaves, before, strict=True):
@@ -114,7 +117,14 @@ class _Stepper:
         self.value = active.chunk.order.rates[epoch]
         self.shuffled = active.chunk.epoch(epoch)
         self.bound: dict[tuple[int, int, int], Callable[..., object]] = {}
-        self.found: dict[int, tuple[Replay, list[Tensor], list[Tensor]]] = {}
+        self.found: dict[int, tuple[Replay, Bound]] = {}
+
+    def _plays(self, piece: Piece) -> bool:
+        """Whether to do the step as a program says it, without compiling it for its length."""
+        order = self.active.chunk.order
+        full = batch_rows(order, self.shuffled.counts[piece.begin])
+        odd = bool(order.pad) and not piece.weighted and piece.length != full
+        return odd and not self.compiled.stacked and plays(order)
 
     def regular_steps(self, count: int) -> None:
         """Steps that all clients take with full batches: no look-ups inside the loop."""
@@ -141,7 +151,7 @@ class _Stepper:
 
     def steps(self, step: int, count: int, piece: Piece, begin: int, end: int) -> None:
         """``count`` steps of clients ``begin..end`` from this one on."""
-        if count == 1 or self.compiled.program.noisy:
+        if self.compiled.program.noisy or (count == 1 and (piece.weighted or self._plays(piece))):
             for number in range(step, step + count):
                 self._step(number, piece, begin, end)
             return
@@ -151,23 +161,23 @@ class _Stepper:
     def run(self, steps: Steps, rows: int) -> None:
         """Steps of the first ``rows`` rows; several runs of an epoch may have equally many."""
         if rows not in self.found:
-            real: Callable[[], Batch] = lambda: Batch(*next(steps.batches()))  # noqa: E731
-            self.found[rows] = self._replay(0, rows, Batch(*steps.like()), (), real)
-        replay, carry, fixed = self.found[rows]
-        replay.all_steps(carry, fixed, steps, self.value)
+            self.found[rows] = self._replay(0, rows, Batch(*steps.like()), (), steps.first)
+        replay, bound = self.found[rows]
+        replay.all_steps(*bound, steps, self.value)
 
     def _all(self, steps: Steps, begin: int, end: int) -> None:
         """Every step of clients ``begin..end`` in one call."""
-        real: Callable[[], Batch] = lambda: Batch(*next(steps.batches()))  # noqa: E731
-        replay, carry, fixed = self._replay(begin, end, Batch(*steps.like()), (), real)
-        stacked = self.compiled.stacked
-        replay.all_steps(carry, fixed, steps if stacked else steps.alone(), self.value)
+        replay, bound = self._replay(begin, end, Batch(*steps.like()), (), steps.first)
+        replay.all_steps(*bound, steps if self.compiled.stacked else steps.alone(), self.value)
 
     def _step(self, step: int, piece: Piece, begin: int, end: int) -> None:
         """One step of clients ``begin..end``."""
         batch = self.shuffled.batch(piece, step, begin, end)
         noisy = self.compiled.program.noisy
         noise: tuple[Tree, ...] = self._noise(step, begin, end) if noisy else ()
+        if self._plays(piece):
+            self.compiled.play(*self._clients(begin, end), batch, self.rate, self._clock)
+            return
         key = (begin, end, piece.length)
         if key not in self.bound:
             self.bound[key] = self._bind(begin, end, batch, noise)
@@ -179,8 +189,8 @@ class _Stepper:
     def _bind(
         self, begin: int, end: int, batch: Batch, noise: tuple[Tree, ...]
     ) -> Callable[..., object]:
-        replay, carry, fixed = self._replay(begin, end, batch, noise, lambda: batch)
-        return replay.bind(carry, fixed)
+        replay, bound = self._replay(begin, end, batch, noise, lambda: batch)
+        return replay.bind(*bound)
 
     def _replay(
         self,
@@ -189,12 +199,21 @@ class _Stepper:
         batch: Batch,
         noise: tuple[Tree, ...],
         real: Callable[[], Batch],
-    ) -> tuple[Replay, list[Tensor], list[Tensor]]:
+    ) -> tuple[Replay, Bound]:
         """The step of some clients, and the tensors to run it on."""
+        clients = self._clients(begin, end)
+        call = StepCall(*clients, batch, self.rate, self._clock, noise)
+        return self.compiled.step(call, real)
+
+    def _clients(self, begin: int, end: int) -> tuple[Given, Tensor, Carry]:
+        """What some clients hold, where they began, and what their steps change."""
         active = self.active
         given, start, carry = active.given, active.start, active.carry
         if end - begin < active.rows:
             given, carry = given_rows(given, begin, end), rows_of(carry, begin, end)
             start = start[begin:end] if start.dim() == 2 else start
-        clock = active.chunk.order.clock(self.epoch)
-        return self.compiled.step(given, start, carry, batch, self.rate, noise, clock, real)
+        return given, start, carry
+
+    @property
+    def _clock(self) -> Clock:
+        return self.active.chunk.order.clock(self.epoch)

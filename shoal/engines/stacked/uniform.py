@@ -18,7 +18,7 @@ from shoal.engines.batches import rows_an_epoch, runs_of_steps, steps_an_epoch
 from shoal.engines.client_round import Carry, Given
 from shoal.engines.compiler.steps import Steps
 from shoal.engines.numbers import known
-from shoal.engines.stacked.compiled import Compiled
+from shoal.engines.stacked.compiled import Compiled, StepCall
 from shoal.engines.stacked.epoch import Epoch
 from shoal.engines.stacked.layout import Chunk
 from shoal.types import Batch
@@ -55,7 +55,8 @@ def run_uniform(compiled: Compiled, chunk: Chunk) -> Results:
     given = Given(theta, order.initial, order.model.stats, number, none, order.sent)
     for epoch in range(order.epochs):
         _epoch(compiled, chunk, epoch, given, carry)
-    x.sub_(theta)
+    # of one client the change is the chunk's sum, too: it gets memory of its own, and is not copied
+    x = torch.sub(x, theta) if clients == 1 else x.sub_(theta)
     norms: list[float] = torch.linalg.vector_norm(x, dim=1).tolist()
     return uniform_results(chunk, x, stats, norms)
 
@@ -79,24 +80,20 @@ def uniform_results(chunk: Chunk, delta: Tensor, stats: Tensor, norms: list[floa
 
 
 def _epoch(compiled: Compiled, chunk: Chunk, epoch: int, given: Given, carry: Carry) -> None:
-    order, value = chunk.order, chunk.order.rates[epoch]
-    rate, clock = known(value, given.n.dtype, given.n.device), order.clock(epoch)
+    order, value, bound = chunk.order, chunk.order.rates[epoch], None
+    rate = known(value, given.n.dtype, given.n.device)
     for steps in all_steps(chunk.epoch(epoch), chunk.counts[0]):
         # chunks of one size do the same steps, so one of them looks them up for all
         key = (len(chunk.members), steps.shape[1], epoch)
         replay = chunk.shared.replays.get(key)
         if replay is None:
-
-            def real(steps: Steps = steps) -> Batch:
-                return Batch(*next(steps.batches()))
-
-            replay, flat, fixed = compiled.step(
-                given, given.received, carry, Batch(*steps.like()), rate, (), clock, real
-            )
+            batch, clock = Batch(*steps.like()), order.clock(epoch)
+            call = StepCall(given, given.received, carry, batch, rate, clock)
+            replay, bound = compiled.step(call, steps.first)
             chunk.shared.replays[key] = replay
-        else:
-            flat, fixed = compiled.bound_to(given, given.received, carry, rate)
-        replay.all_steps(flat, fixed, steps if compiled.stacked else steps.alone(), value)
+        elif bound is None:
+            bound = compiled.bound_to(given, given.received, carry, rate)
+        replay.all_steps(*bound, steps if compiled.stacked else steps.alone(), value)
 
 
 def all_steps(epoch: Epoch, rows: int) -> Iterator[Steps]:

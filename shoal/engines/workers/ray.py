@@ -31,7 +31,6 @@ from shoal.engines.workers.shares import (
     frame_of,
     members_of,
     named_clients,
-    no_pools,
     question_of,
     shares_of,
     travelling,
@@ -85,21 +84,21 @@ class Ray:
         number, program = self._program(order.program)
 
         def start(index: int) -> Callable[[Any], Any]:
-            members = members_of(order, shares[index], lambda pool: None, self._shards, array)
+            members = members_of(order, shares[index], self._shards, array)
             job = Job(number, (), members, question)
             return lambda actor: actor.run.remote(job, frame, program)
 
         self._crew.start = start
-        who: Callable[[int], str] = lambda index: named_clients(shares[index])  # noqa: E731
         window = 2 * len(self._crew.hands)
-        for answer in in_order(self._crew, len(shares), window, who, self.name):
+        for answer in in_order(
+            self._crew, len(shares), window, lambda index: named_clients(shares[index]), self.name
+        ):
             yield self._read(answer)
 
     def _read(self, answer: Answer) -> Tree:
         found = answer.checked()
         self.notes.add(*answer.notes)
-        back: Callable[[Any], Any] = lambda x: tensor(x) if isinstance(x, Array) else x  # noqa: E731
-        return tree.apply(back, found)
+        return tree.apply(arrived, found)
 
     def _program(self, program: Program) -> tuple[int, Any]:
         """The program's number, and where actors find it."""
@@ -217,7 +216,7 @@ class ShareActor:
         if job.program not in self._programs:
             self._programs[job.program] = self._ray.cloudpickle.loads(program)
         known = self._programs[job.program]
-        return answered(self._work, replace(job, frame=frame), known, no_pools, self._held, array)
+        return answered(self._work, replace(job, frame=frame), known, self._held, array)
 
 
 @dataclass(frozen=True)
@@ -237,6 +236,11 @@ class Shard:
 
 def array(tensor: Tensor) -> Array:
     return Array(tensor.detach().contiguous().numpy())
+
+
+def arrived(leaf: Any) -> Any:
+    """A tree's leaf as it was before it travelled."""
+    return tensor(leaf) if isinstance(leaf, Array) else leaf
 
 
 def tensor(array: Array) -> Tensor:
@@ -291,10 +295,8 @@ class Held:
         self._bytes = 0
 
     def __call__(self, leaf: object) -> object:
-        """A tree's leaf as it was before it travelled."""
-        if isinstance(leaf, Array):
-            return tensor(leaf)
-        return self._shard(leaf) if isinstance(leaf, Shard) else leaf
+        """The same where rows come by name."""
+        return self._shard(leaf) if isinstance(leaf, Shard) else arrived(leaf)
 
     def _shard(self, shard: Shard) -> Tensor:
         if shard.name not in self._held:

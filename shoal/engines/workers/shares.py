@@ -54,8 +54,6 @@ def shares_of(order: Order) -> list[tuple[Member, ...]]:
 Out = Callable[[Tensor], object]
 Back = Callable[[Any], Any]
 Samples = Callable[[Tensor, Tensor | None], object]  # these rows (None: all) of a pool travel
-PoolKey = Callable[[Pool], int | None]  # the number under which workers have a pool, if they do
-Pools = Callable[[int], Pool]
 
 _ORDER = tuple(f.name for f in fields(Order) if f.name not in ("program", "members"))
 _MEMBER = tuple(f.name for f in fields(Member) if f.name not in ("train", "validation"))
@@ -93,7 +91,10 @@ def question_of(program: Program, asked: Callable[..., Tree], payload: Tree) -> 
 
 def travelling(out: Out, value: Tree) -> Tree:
     """The tree with ``out`` of its tensors; everything else stays."""
-    swapped: Back = lambda leaf: out(leaf) if isinstance(leaf, Tensor) else leaf  # noqa: E731
+
+    def swapped(leaf: Any) -> Any:
+        return out(leaf) if isinstance(leaf, Tensor) else leaf
+
     return tree.apply(swapped, value)
 
 
@@ -101,24 +102,19 @@ def frame_of(order: Order, out: Out) -> Tree:
     return travelling(out, tuple(getattr(order, name) for name in _ORDER))
 
 
-def members_of(
-    order: Order, members: Sequence[Member], key: PoolKey, samples: Samples, out: Out
-) -> Tree:
-    """The members' data and memories. A pool that workers lack travels, as far as it is used."""
+def members_of(order: Order, members: Sequence[Member], samples: Samples, out: Out) -> Tree:
+    """The members' data and memories. A pool travels as far as it is used."""
     whole = bool(order.program.method.eager_reason)  # such methods may remember rows of the pool
     packed: dict[int, object] = {}  # a whole pool travels once
 
     def data(given: ClientData | None) -> Tree:
         if given is None:
             return None
-        number, pool = key(given.pool), given.pool.x
-        x: object = None
-        if number is None and whole:
-            x = packed[id(pool)] = packed.get(id(pool)) or samples(pool, None)
-        elif number is None:
-            x = samples(pool, given.rows)
-        rows = None if x is not None and not whole else given.rows
-        return (number, x, given.count, *travelling(out, (rows, given.labels, given.weight)))
+        pool, rows = given.pool.x, given.rows if whole else None
+        if whole and id(pool) not in packed:
+            packed[id(pool)] = samples(pool, None)
+        x = packed[id(pool)] if whole else samples(pool, given.rows)
+        return (x, given.count, *travelling(out, (rows, given.labels, given.weight)))
 
     return tuple(
         (
@@ -130,15 +126,11 @@ def members_of(
     )
 
 
-def order_from(job: Job, program: Program, pools: Pools, back: Back) -> Order:
+def order_from(job: Job, program: Program, back: Back) -> Order:
     """The share as an order of its own."""
     values = dict(zip(_ORDER, tree.apply(back, job.frame), strict=True))
-    members = tuple(_member(described, pools, back) for described in job.members)
+    members = tuple(_member(described, back) for described in job.members)
     return Order(program=program, members=members, **values)
-
-
-def no_pools(number: int) -> Pool:
-    raise LookupError(f"pool {number} is not here")
 
 
 def named_clients(members: Sequence[Member]) -> str:
@@ -148,19 +140,18 @@ def named_clients(members: Sequence[Member]) -> str:
     return f"client {shown}" if len(names) == 1 else f"clients {shown}"
 
 
-def _member(described: Tree, pools: Pools, back: Back) -> Member:
+def _member(described: Tree, back: Back) -> Member:
     own, train, validation = described
     values = dict(zip(_MEMBER, tree.apply(back, own), strict=True))
-    data = _data(train, pools, back)
+    data = _data(train, back)
     assert data is not None
-    return Member(train=data, validation=_data(validation, pools, back), **values)
+    return Member(train=data, validation=_data(validation, back), **values)
 
 
-def _data(described: Tree, pools: Pools, back: Back) -> ClientData | None:
+def _data(described: Tree, back: Back) -> ClientData | None:
     if described is None:
         return None
-    number, x, count, rows, labels, weight = tree.apply(back, described)
+    x, count, rows, labels, weight = tree.apply(back, described)
     if rows is None:
         rows = torch.arange(x.shape[0])
-    pool = Pool(x, labels) if number is None else pools(number)
-    return ClientData(pool, rows, labels, count, weight)
+    return ClientData(Pool(x, labels), rows, labels, count, weight)

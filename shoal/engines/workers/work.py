@@ -14,7 +14,7 @@ from shoal.engines.client_round import Program
 from shoal.engines.loop import Loop
 from shoal.engines.sparse_rows import Scattered
 from shoal.engines.stacked.engine import Stacked
-from shoal.engines.workers.shares import Back, Job, Out, Pools, Question, order_from, travelling
+from shoal.engines.workers.shares import Back, Job, Out, Question, order_from, travelling
 from shoal.tree import Tree
 
 
@@ -58,12 +58,10 @@ class Answer:
         return self.found
 
 
-def answered(
-    work: ShareWork, job: Job, program: Program, pools: Pools, back: Back, out: Out
-) -> Answer:
+def answered(work: ShareWork, job: Job, program: Program, back: Back, out: Out) -> Answer:
     """Do a job. Whatever a method does wrong comes back as an error, not as a death."""
     try:
-        order = order_from(job, program, pools, back)
+        order = order_from(job, program, back)
         if job.question is None:
             found: Tree = tuple(work.train(order))
         else:
