@@ -16,10 +16,9 @@ from shoal.errors import UserError
 
 if TYPE_CHECKING:
     from shoal.reproduce.cells import Cell
-    from shoal.reproduce.play import Asked
-    from shoal.reproduce.pool import Task
-
-LIMIT_HOURS = 8.0  # more than this needs --yes
+    from shoal.reproduce.claims import Decided
+    from shoal.reproduce.play import Request
+    from shoal.reproduce.publish import ReproductionReport
 
 
 def reproduce(
@@ -35,9 +34,10 @@ def reproduce(
         None, help="Minutes after which runs stop (they can go on later); 0 only reports."
     ),
     reduced: bool = typer.Option(False, "--reduced", help="Run the recipe's reduced variant."),
-    yes: bool = typer.Option(False, "--yes", help=f"Start more than {LIMIT_HOURS:g} hours."),
-    workers: int = typer.Option(0, help="Processes; else one a core."),
-    listed: bool = typer.Option(False, "--list", help="Say what there is and what it costs."),
+    workers: int = typer.Option(0, help="Processes; else one per core."),
+    listed: bool = typer.Option(
+        False, "--list", help="Say what there is, and how long archived runs took."
+    ),
     finished: bool = typer.Option(
         False, "--finished", help="Play nothing: report every finished run of the paper in DIR."
     ),
@@ -48,22 +48,20 @@ def reproduce(
         None, help="Also write a page PAPER.md into this folder, as in docs/results."
     ),
 ) -> None:
-    """Run a paper's tables again and put its figures beside ours.
+    """Run a paper's tables again and put its figures next to ours.
 
     Finished runs are kept, runs that were stopped go on, and cells that share a run share it.
     """
     from shoal.durable import check_writable
-    from shoal.reproduce.archive import pack, unpack
-    from shoal.reproduce.play import Asked, cells_asked, cells_finished
+    from shoal.reproduce.play import Request, cells_finished, cells_requested, pack, unpack
 
-    asked = Asked(
+    request = Request(
         paper, table, _names(dataset), _names(column), _names(method), _numbers(seeds),
         _names(variant), reduced,
     )  # fmt: skip
-    processes = workers or os.cpu_count() or 1
-    cells = [] if finished else cells_asked(asked)
+    cells = [] if finished else cells_requested(request)
     if listed:
-        _list(cells, asked, processes)
+        _list(cells, request, archive)
         return
     if out is None:
         raise UserError("reproduce needs a folder: -o DIR (or --list to see what there is)")
@@ -73,83 +71,67 @@ def reproduce(
     if archive is not None and archive.exists():
         _say(f"{unpack(archive, out / 'runs')} finished runs taken from {archive}")
     if finished:
-        cells, found = cells_finished(asked, out / "runs")
-        asked, budget = replace(asked, seeds=found), 0.0
-    _play_and_report(asked, cells, out, budget, yes, processes, publish)
+        cells, found = cells_finished(request, out / "runs")
+        request, budget = replace(request, seeds=found), 0.0
+    _play_and_report(request, cells, out, budget, workers or os.cpu_count() or 1, publish)
     if archive is not None:
         _say(f"{archive} has {pack((out / 'runs').glob('*'), archive)} runs")
 
 
 def _play_and_report(
-    asked: Asked,
+    request: Request,
     cells: list[Cell],
     out: Path,
     budget: float | None,
-    yes: bool,
     processes: int,
     folder: Path | None,
 ) -> None:
-    from shoal.reproduce import publish
-    from shoal.reproduce.play import play, tasks_of
-    from shoal.reproduce.results import results
+    from shoal.reproduce.cells import results
+    from shoal.reproduce.play import play, runs_to_play
+    from shoal.reproduce.publish import ReproductionReport, publish, write
 
     began = time.monotonic()
-    turns = tasks_of(cells, asked.seeds, out / "runs")
+    turns = runs_to_play(cells, request.seeds, out / "runs")
     left: dict[Path, str] = {}
     if budget != 0 and any(turns):
-        _announce([t for turn in turns for t in turn], asked, processes, yes or budget is not None)
+        _say(f"{sum(map(len, turns))} runs to play with {processes} processes")
         left = play(turns, processes, budget, _say)
-    found = results(cells, asked.seeds or None, out / "runs")
+    found = results(cells, request.seeds or None, out / "runs")
     name = cells[0].recipe.paper
     command = shlex.join(["shoal", *sys.argv[1:]])
-    report = publish.Report(name, found, cells, command, time.monotonic() - began, left)
-    claims = publish.write(report, out)
-    _show(report, claims, out)
+    report = ReproductionReport(name, found, cells, command, time.monotonic() - began, left)
+    _show(report, write(report, out), out)
     if folder is not None:
-        typer.echo(str(publish.publish(report, folder)))
+        typer.echo(str(publish(report, folder)))
 
 
-def _show(report: object, claims: object, out: Path) -> None:
+def _show(report: ReproductionReport, claims: list[Decided], out: Path) -> None:
     from rich.console import Console
 
-    from shoal.reproduce.claims import Decided
-    from shoal.reproduce.publish import Report
-    from shoal.reproduce.terminal import cell_tables, claim_table
+    from shoal.reproduce.tables import cell_tables, claim_table
 
-    assert isinstance(report, Report) and isinstance(claims, list)
     console = Console()
     for shown in cell_tables(report.results):
         console.print(shown)
-    console.print(claim_table([c for c in claims if isinstance(c, Decided)]))
+    console.print(claim_table(claims))
     if report.left:
         typer.echo(f"{len(report.left)} runs are not finished; the same command goes on with them")
     typer.echo(f"{out / 'cells.csv'}  {out / 'cells.md'}  {out / 'cells.html'}  "
                f"{out / 'claims.md'}")  # fmt: skip
 
 
-def _announce(tasks: list[Task], asked: Asked, processes: int, yes: bool) -> None:
-    from shoal.reproduce.play import cost_line
+def _list(cells: list[Cell], request: Request, archive: Path | None) -> None:
+    from shoal.reproduce.play import archive_of, archived_seconds, runs_to_play, seconds_taken
 
-    cost, line = cost_line(tasks, processes)
-    _say(line)
-    hours = cost.seconds / processes / 3600
-    if hours > LIMIT_HOURS and not yes:
-        raise UserError(
-            f"about {hours:,.0f} hours of work need --yes; --budget MIN stops in time, "
-            "--reduced runs a smaller variant where a recipe has one, and --dataset, --method and "
-            "--seeds pick some of it"
-        )
-
-
-def _list(cells: list[Cell], asked: Asked, processes: int) -> None:
-    from shoal.reproduce.play import cost_line, tasks_of
-
+    archive = archive or archive_of(cells[0].recipe.paper)
+    known = archived_seconds(archive) if archive.exists() else {}
     tables = dict.fromkeys((c.recipe.table, c.columns.get("dataset", "")) for c in cells)
     for name, data in tables:
         mine = [c for c in cells if (c.recipe.table, c.columns.get("dataset", "")) == (name, data)]
-        turns = tasks_of(mine, asked.seeds, Path("nowhere"))
-        line = cost_line([t for turn in turns for t in turn], processes)[1]
-        typer.echo(f"{name}, {data or '-'}: {len(mine)} cells, {line}")
+        turns = runs_to_play(mine, request.seeds, Path("nowhere"))
+        names = [path.name for turn in turns for path in turn]
+        took = seconds_taken(names, known)
+        typer.echo(f"{name}, {data or '-'}: {len(mine)} cells, {len(names)} runs, {took}")
     for recipe in {id(c.recipe): c.recipe for c in cells}.values():
         if recipe.reduced is not None:
             typer.echo(f"{recipe.table}, --reduced: {recipe.reduced.about}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ import typer
 from shoal.errors import UserError, suggestion
 
 if TYPE_CHECKING:
-    from shoal.reproduce.pool import Task
+    from shoal.reproduce.play import Runs
 
 
 def tune(
@@ -24,7 +23,7 @@ def tune(
     score: str = typer.Option("mean_accuracy", help="mean_accuracy, final_accuracy, best_accuracy"),
     seed: int = typer.Option(0, min=0, help="Of the trials."),
     seeds: str = typer.Option("0,1,2", help="Of the best settings' runs on test rows."),
-    workers: int = typer.Option(0, help="Processes; else one a core."),
+    workers: int = typer.Option(0, help="Processes; else one per core."),
 ) -> None:
     """Give every method the same number of trials on held-out rows, then test the best.
 
@@ -33,21 +32,21 @@ def tune(
     trained on all rows and scored as the config says. Finished runs are kept.
     """
     from shoal.config.load import load, read
-    from shoal.reproduce.tuning.search import Plan, best, final_scores, finals
+    from shoal.reproduce.tuning.search import TuningPlan, best, final_scores, finals
     from shoal.reproduce.tuning.table import trials_csv, tuned_md
     from shoal.rundir import write_text
 
     load(file)  # a config that is wrong is said so before anything else
     if score not in SCORES:
         raise UserError(f"--score {score}: not known; {suggestion(score, SCORES)}")
-    plan = Plan(read(file)[0], _known(methods), trials, _floats(rates, "--rates"), seed)
+    plan = TuningPlan(read(file)[0], _known(methods), trials, _floats(rates, "--rates"), seed)
     found = plan.all(out / "trials")
-    _play([trial.task for trial in found], workers)
+    _play({trial.path: trial.config for trial in found}, workers)
     winners = best(found, score)
     write_text(out / "trials.csv", trials_csv(found, score), shared=True)
     numbers = [int(s) for s in _floats(seeds, "--seeds")]
     final = finals(plan, winners, numbers, out / "best")
-    _play([task for mine in final.values() for task in mine.values()], workers)
+    _play(dict(run for mine in final.values() for run in mine), workers)
     on_test = final_scores(final, score)
     page = tuned_md(f"`{file.name}`, seed {seed}", winners, score, on_test, trials)
     write_text(out / "tuned.md", page, shared=True)
@@ -58,11 +57,13 @@ def tune(
 SCORES = ("mean_accuracy", "final_accuracy", "best_accuracy")
 
 
-def _play(tasks: Sequence[Task], workers: int) -> None:
+def _play(runs: Runs, workers: int) -> None:
+    from shoal.diverged import diverged
     from shoal.reproduce.play import play
     from shoal.rundir import RunDir
 
-    left = [task for task in tasks if not RunDir(task.path).finished]
+    over = {path for path in runs if RunDir(path).finished or diverged(path) is not None}
+    left = {path: config for path, config in runs.items() if path not in over}
     play([left], workers or os.cpu_count() or 1, None, lambda text: typer.echo(text, err=True))
 
 

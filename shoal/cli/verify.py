@@ -13,10 +13,11 @@ def verify(
 ) -> None:
     """Compare every worked example with what the methods do, to the file's tolerance.
 
-    A case that asks for what nobody knows is not run, and says why. Exit code 0: some case passed
-    and none deviates; 1: one deviates, or none could be run; 2: the file is no list of cases.
+    A case that asks for what is not known is not run, and the report says why. Exit code 0: some
+    case passed and none deviates; 1: one deviates, or none could be run; 2: the file is no list of
+    cases.
     """
-    from shoal.verify.report import render, verify_file
+    from shoal.verify.run import render, verify_file
 
     report = verify_file(file)
     render(report, as_json=as_json)

@@ -1,16 +1,30 @@
-"""From a recipe to cells: one combination of axis values, its configs, its printed rows."""
+"""From a recipe to cells and their figures.
+
+A cell is one combination of axis values: its configs, one per seed, and its printed rows. A result
+is one figure of a cell, for every seed whose run is finished, next to the printed one.
+"""
 
 from __future__ import annotations
 
 import copy
+import hashlib
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import product
+from pathlib import Path
+from statistics import stdev
 from typing import Any
 
 from shoal.config.config import Config, from_mapping
-from shoal.errors import UserError, suggestion
-from shoal.reproduce.recipe import COLUMNS, Figure, Recipe, Value
+from shoal.config.old_defaults import as_named
+from shoal.diverged import diverged
+from shoal.errors import MissingDataError, UserError, suggestion
+from shoal.reports.runs import method_name
+from shoal.reproduce import printed
+from shoal.reproduce.measures import RunFiles, measured
+from shoal.reproduce.recipe import COLUMNS, Call, Figure, Recipe, Value
+from shoal.rundir import RunDir
 
 
 @dataclass(frozen=True)
@@ -29,7 +43,7 @@ class Cell:
 
     @property
     def columns(self) -> dict[str, str]:
-        """What is said of the cell in terms of the printed file's columns."""
+        """The cell's values of the printed file's columns."""
         found = dict(self.recipe.columns)
         for axis, name in self.point.items():
             given = self.recipe.axes[axis][name].columns
@@ -142,3 +156,131 @@ def _values(cell: Cell, axis: str) -> list[str]:
 
 def _plain(name: str) -> str:
     return "".join(c for c in name.casefold() if c.isalnum() or c in ".+")
+
+
+# ---- results -------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class CellResult:
+    """One figure of one cell. ``beside``: it is reported next to the compared one."""
+
+    paper: str
+    table: str
+    columns: Mapping[str, str]  # axis values and printed columns
+    name: str
+    variant: str
+    reduced: bool
+    printed: float | None
+    printed_std: float | None
+    unit: str
+    values: Mapping[int, float]  # by seed
+    runs: Mapping[int, Path]  # finished runs, by seed
+    beside: bool = False
+    axes: Sequence[str] = field(default=())
+    diverged: Mapping[int, int] = field(default_factory=dict)  # by seed: the round that ended it
+
+    @property
+    def mean(self) -> float | None:
+        return sum(self.values.values()) / len(self.values) if self.values else None
+
+    @property
+    def spread(self) -> float | None:
+        """Sample standard deviation over seeds."""
+        return stdev(self.values.values()) if len(self.values) > 1 else None
+
+    @property
+    def difference(self) -> float | None:
+        known = self.mean is not None and self.printed is not None
+        return self.mean - self.printed if known else None  # type: ignore[operator]
+
+    @property
+    def dataset(self) -> str:
+        return self.columns.get("dataset", "")
+
+    @property
+    def method(self) -> str:
+        return self.columns.get("method", "")
+
+    @property
+    def axis_place(self) -> str:
+        """The axis values but for the data set and the method."""
+        return ", ".join(self.columns[a] for a in self.axes if a not in ("dataset", "method"))
+
+    @property
+    def place(self) -> str:
+        """Everything about the cell but its data set, method, metric and variant."""
+        said = [self.columns[a] for a in self.axes if a not in ("dataset", "method")]
+        scenario = self.columns.get("scenario", "")
+        said += [scenario] if scenario and scenario not in ("none", *said) else []
+        return ", ".join(said)
+
+    @property
+    def setting(self) -> str:
+        """The place, and which variant it is."""
+        kind = f"{self.variant}, reduced" if self.reduced else self.variant
+        return f"{self.place}, {kind}" if self.place else kind
+
+    def run_files(self, seed: int) -> RunFiles:
+        return RunFiles(self.runs[seed])
+
+
+def run_name(config: Config) -> str:
+    """The directory of a config, the same for every cell that shares it.
+
+    What is at its default (of version 0.1, where that was another one) is left out, so that a new
+    key or another default of configs renames no run.
+    """
+    data = config.data.name if config.problem is None else config.problem.name
+    shown = "+".join(method_name(config.method).split(" + "))
+    plain = "".join(c if c.isalnum() or c in "_+-" else "-" for c in f"{data}-{shown}")
+    values = as_named(config)
+    digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+    return f"{plain}-s{config.seed}-{digest[:10]}"
+
+
+def results(cells: Iterable[Cell], seeds: Sequence[int] | None, runs: Path) -> list[CellResult]:
+    """The figures of every cell, from those of its runs that are finished."""
+    return [result for cell in cells for result in _of_cell(cell, seeds, runs)]
+
+
+def _of_cell(cell: Cell, seeds: Sequence[int] | None, runs: Path) -> Iterator[CellResult]:
+    paths = {s: runs / run_name(cell.config(s)) for s in seeds or cell.recipe.seeds}
+    done = {s: RunFiles(path) for s, path in paths.items() if RunDir(path).finished}
+    ends = {s: diverged(path) for s, path in paths.items() if s not in done}
+    ended = {s: round for s, round in ends.items() if round is not None}
+    for figure in cell.figures:
+        found = [_result(cell, figure, figure.called, figure.measure, done, False)]
+        found += [_result(cell, figure, n, call, done, True) for n, call in figure.beside.items()]
+        yield from (replace(result, diverged=ended) for result in found)
+
+
+def _result(
+    cell: Cell, figure: Figure, name: str, call: Call, done: Mapping[int, RunFiles], beside: bool
+) -> CellResult:
+    recipe = cell.recipe
+    said = {**cell.columns, **figure.columns}
+    compared = not beside and "metric" in figure.columns
+    row = printed.find(recipe.paper, recipe.table, said) if compared else None
+    found = {seed: _read(call, run) for seed, run in done.items()}
+    return CellResult(
+        recipe.paper,
+        recipe.table,
+        {**said, **cell.point},
+        name,
+        cell.variant,
+        cell.reduced,
+        row.value if row else None,
+        row.std if row else None,
+        row.unit if row else "%",
+        {seed: value for seed, value in found.items() if value is not None},
+        {seed: run.path for seed, run in done.items()},
+        beside,
+        tuple(cell.point),
+    )
+
+
+def _read(call: Call, run: RunFiles) -> float | None:
+    """A run's figure; None where it needs data that is not on this machine."""
+    try:
+        return measured(call, run)
+    except MissingDataError:
+        return None

@@ -1,25 +1,29 @@
-"""The files that a reproduction leaves: cells, claims, and a page for a folder of results."""
+"""The files that a reproduction leaves: tables, claims, an HTML page, pages for a folder."""
 
 from __future__ import annotations
 
+import csv
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from html import escape
 from pathlib import Path
+from typing import Any, get_args
 
 from shoal.reports.curves import draw_curves
 from shoal.reports.runs import Story, read_story
-from shoal.reproduce.cells import Cell
-from shoal.reproduce.claims import Decided, decided
-from shoal.reproduce.library import folder as recipe_folder
+from shoal.reproduce import printed
+from shoal.reproduce.cells import Cell, CellResult
+from shoal.reproduce.claims import Answer, Decided, decided
 from shoal.reproduce.machine import commit, machine
-from shoal.reproduce.measures import Reading
-from shoal.reproduce.overview import write_overview
-from shoal.reproduce.page import page
-from shoal.reproduce.results import Result
+from shoal.reproduce.measures import RunFiles
+from shoal.reproduce.recipe import folder as recipe_folder
 from shoal.reproduce.tables import (
+    TableBlock,
     agreement,
+    blocks,
     cells_csv,
     cells_md,
     claims_csv,
@@ -32,11 +36,11 @@ CURVES = 5  # lines of a picture
 
 
 @dataclass(frozen=True)
-class Report:
+class ReproductionReport:
     """What was found, and how it came about."""
 
     paper: str
-    results: Sequence[Result]
+    results: Sequence[CellResult]
     cells: Sequence[Cell]
     command: str
     seconds: float  # that this command took
@@ -47,7 +51,7 @@ class Report:
         return decided(self.paper, self.results)
 
 
-def write(report: Report, out: Path) -> list[Decided]:
+def write(report: ReproductionReport, out: Path) -> list[Decided]:
     """``cells.csv``, ``cells.md``, ``cells.html``, ``claims.csv``, ``claims.md``."""
     out.mkdir(parents=True, exist_ok=True)
     claims, title = report.claims, f"{report.paper}: printed and reproduced"
@@ -60,7 +64,7 @@ def write(report: Report, out: Path) -> list[Decided]:
     return claims
 
 
-def publish(report: Report, folder: Path) -> Path:
+def publish(report: ReproductionReport, folder: Path) -> Path:
     """One Markdown page: how it was made, agreement, claims, then every cell; and the overview."""
     (folder / "claims").mkdir(parents=True, exist_ok=True)
     target, claims = folder / f"{report.paper}.md", report.claims
@@ -85,7 +89,7 @@ def publish(report: Report, folder: Path) -> Path:
     return target
 
 
-def _how(report: Report) -> str:
+def _how(report: ReproductionReport) -> str:
     seconds = sum(_seconds(path) for path in _runs(report.results))
     lines = [
         f"- command: `{report.command}`",
@@ -106,8 +110,8 @@ def _how(report: Report) -> str:
     return "\n".join(lines)
 
 
-def _diverged(results: Sequence[Result]) -> list[str]:
-    """A line for every cell that came apart with some seed; its figures are of the others."""
+def _diverged(results: Sequence[CellResult]) -> list[str]:
+    """A line for every cell that diverged with some seed; its figures are of the other seeds."""
     said: dict[tuple[str, str, str], Mapping[int, int]] = {}
     for r in results:
         if r.diverged:
@@ -121,7 +125,7 @@ def _diverged(results: Sequence[Result]) -> list[str]:
 
 
 def file_name(*words: str) -> str:
-    """A picture's name that a link and every file system take as it is.
+    """A picture's name that a link and every file system take unchanged.
 
     >>> file_name("special", "Table 4", "GLUE (SST-2, QQP)")
     'special-table-4-glue-sst-2-qqp.png'
@@ -129,8 +133,8 @@ def file_name(*words: str) -> str:
     return "-".join(re.findall(r"[a-z0-9.]+", " ".join(words).casefold())) + ".png"
 
 
-def _curves(report: Report, folder: Path) -> str:
-    """The first cell of every table and data set: one line a method, its first seed."""
+def _curves(report: ReproductionReport, folder: Path) -> str:
+    """The first cell of every table and data set: one line per method, its first seed."""
     shown: dict[tuple[str, str], dict[str, Path]] = {}
     places: dict[tuple[str, str], str] = {}
     for r in report.results:
@@ -185,9 +189,9 @@ def _reductions(cells: Sequence[Cell]) -> dict[str, str]:
     }
 
 
-def _agreement(report: Report) -> str:
-    """One row a table, data set, variant and base algorithm."""
-    found: dict[tuple[str, ...], list[Result]] = {}
+def _agreement(report: ReproductionReport) -> str:
+    """One row per table, data set, variant and base algorithm."""
+    found: dict[tuple[str, ...], list[CellResult]] = {}
     for r in report.results:
         kind = f"{r.variant}, reduced" if r.reduced else r.variant
         key = (r.table, r.dataset, kind, r.columns.get("base_algorithm", ""))
@@ -199,9 +203,138 @@ def _agreement(report: Report) -> str:
     return markdown_table(("table", "data", "variant", "with", "seeds", "agreement"), rows)
 
 
-def _runs(results: Sequence[Result]) -> set[Path]:
+def _runs(results: Sequence[CellResult]) -> set[Path]:
     return {path for r in results for path in r.runs.values()}
 
 
 def _seconds(path: Path) -> float:
-    return float(Reading(path).summary["seconds"])
+    return float(RunFiles(path).summary["seconds"])
+
+
+# ---- the overview --------------------------------------------------------------------------------
+ANSWERS: tuple[str, ...] = get_args(Answer)
+
+
+def write_overview(folder: Path) -> Path:
+    """``index.md`` from the ``claims/PAPER.csv`` that published pages left in ``folder``."""
+    answers: dict[str, str] = {}
+    for path in sorted((folder / "claims").glob("*.csv")):
+        with path.open(newline="", encoding="utf-8") as file:
+            answers |= {row["claim"]: row["verdict"] for row in csv.DictReader(file)}
+    papers = list(dict.fromkeys(c["paper"] for c in printed.claims()))
+    rows = [_row(paper, printed.claims(paper), answers, folder) for paper in papers]
+    rows.append(_row("all", printed.claims(), answers, folder))
+    header = ("paper", "claims that can be run here", "decided", *ANSWERS, "of priority 1 decided")
+    target = folder / "index.md"
+    parts = [
+        "# Results",
+        _PREFACE,
+        markdown_table(header, rows),
+        _missing(answers),
+        *_others(folder),
+    ]
+    write_text(target, "\n\n".join(part.strip() for part in parts if part) + "\n", shared=True)
+    return target
+
+
+_PREFACE = """Printed figures beside ours, and a verdict on every claim that these runs decide. A
+page says with which command, commit and machine it was made; `runs/` has the config, rounds and
+summary of every run behind it, so that a page can be made again, or get more seeds, without playing
+them twice ([how](../recipes.md)). A claim tested on a reduced set-up or on stand-in data can
+support or contradict an order or a trend, not a printed level; its page says what was reduced."""
+
+
+def _row(
+    paper: str, claims: Sequence[Mapping[str, Any]], answers: Mapping[str, str], folder: Path
+) -> tuple[str, ...]:
+    able = [c for c in claims if c["feasible"] != "no"]
+    found = Counter(answers.get(c["id"], "not run") for c in able)
+    first = [c for c in able if c["priority"] == 1]
+    done = sum(_decided(c, answers) for c in first)
+    linked = f"[{paper}]({paper}.md)" if (folder / f"{paper}.md").exists() else paper
+    count = sum(_decided(c, answers) for c in able)
+    share = f"{count} ({100 * count / len(able):.0f}%)" if able else "0"
+    return (linked, str(len(able)), share, *(str(found[a]) for a in ANSWERS),
+            f"{done} of {len(first)}")  # fmt: skip
+
+
+def _decided(claim: Mapping[str, Any], answers: Mapping[str, str]) -> bool:
+    return answers.get(claim["id"], "not run") != "not run"
+
+
+def _missing(answers: Mapping[str, str]) -> str:
+    left = [c["id"] for c in printed.claims() if c["feasible"] != "no" and not _decided(c, answers)]
+    return f"Not run: {', '.join(left)}." if left else "Every claim that can be run here was."
+
+
+def _others(folder: Path) -> list[str]:
+    """Pages of recipes that are no paper's."""
+    known = {"index", *(c["paper"] for c in printed.claims())}
+    pages = sorted(p.stem for p in folder.glob("*.md") if p.stem not in known)
+    return (
+        ["Beside the papers: " + ", ".join(f"[{p}]({p}.md)" for p in pages) + "."] if pages else []
+    )
+
+
+# ---- one HTML page -------------------------------------------------------------------------------
+STYLE = """
+body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 76rem; padding: 0 1rem;
+  color: #1a1a1a; background: #fff; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
+th { text-align: left; border-bottom: 2px solid #888; position: sticky; top: 0; background: #fff; }
+th, td { padding: .25rem .6rem; vertical-align: top; } td { border-bottom: 1px solid #e3e3e3; }
+td.n, th.n { text-align: right; white-space: nowrap; }
+.near { background: #e2f3e8; } .far { background: #fbe6dc; }
+.holds { color: #10693a; } .fails { color: #a1310b; } .partly, .undecided { color: #7a5a00; }
+p.note { color: #555; }
+@media (prefers-color-scheme: dark) {
+  body, th { background: #161616; color: #e6e6e6; } td { border-color: #333; }
+  .near { background: #15391f; } .far { background: #472314; } p.note { color: #aaa; }
+  .holds { color: #6fcf97; } .fails { color: #ff9e7a; } .partly, .undecided { color: #e5c15c; }
+}
+"""
+WITHIN = 2.0
+
+
+def page(title: str, note: str, results: Sequence[CellResult], claims: Sequence[Decided]) -> str:
+    """Claims first, then one table a block; green is within two points of print."""
+    body = [f"<h1>{escape(title)}</h1>", f'<p class="note">{escape(note)}</p>']
+    body.append("<h2>Claims</h2>" + _claims(claims))
+    body += [_block(block) for block in blocks(results)]
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{STYLE}</style></head>"
+        f"<body>{''.join(body)}</body></html>\n"
+    )
+
+
+def _claims(claims: Sequence[Decided]) -> str:
+    rows = []
+    for d in claims:
+        kind = d.verdict.answer.replace(" ", "-")
+        rows.append(
+            f"<tr><td>{escape(d.claim['id'])}</td><td class='{kind}'>{d.verdict.answer}</td>"
+            f"<td>{escape(d.claim['statement'])}</td><td>{escape(d.verdict.numbers)}</td>"
+            f"<td>{escape(d.rule)}</td></tr>"
+        )
+    head = "".join(f"<th>{h}</th>" for h in ("claim", "verdict", "statement", "numbers", "rule"))
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+
+
+def _block(block: TableBlock) -> str:
+    head = "".join(f"<th{_numeric(i)}>{escape(h)}</th>" for i, h in enumerate(block.header))
+    rows = []
+    for row, gap in zip(block.rows, block.gaps, strict=True):
+        tone = "" if gap is None else ' class="near"' if abs(gap) <= WITHIN else ' class="far"'
+        cells = "".join(f"<td{_numeric(i)}>{escape(c)}</td>" for i, c in enumerate(row))
+        rows.append(f"<tr{tone}>{cells}</tr>")
+    return (
+        f"<h2>{escape(block.title)}</h2><p>{escape(block.agreement)}.</p>"
+        f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    )
+
+
+def _numeric(column: int) -> str:
+    return ' class="n"' if column > 2 else ""

@@ -1,4 +1,8 @@
-"""What a recipe may say; `docs/recipes.md` explains it. Descriptions complete "must be ..."."""
+"""What a recipe may say, and where recipes are. Descriptions complete "must be ...".
+
+`docs/recipes.md` explains the format. Recipes are inside the installed package, beside it in a
+checkout, or at a path.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+import shoal
 from shoal.config.load import read
 from shoal.config.messages import Path as KeyPath
 from shoal.config.messages import translated
@@ -21,11 +26,11 @@ Overrides = dict[str, Any]
 Condition = dict[str, str | list[str]]
 
 
-class Strict(BaseModel):
+class RecipeModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
-class Value(Strict):
+class Value(RecipeModel):
     """One value of an axis."""
 
     set: Overrides = Field(default={}, description="dotted keys of the config and their values")
@@ -34,19 +39,19 @@ class Value(Strict):
     )
 
 
-class When(Strict):
+class When(RecipeModel):
     """Overrides for some combinations."""
 
     condition: Condition = Field(alias="if", description="axes and their values")
     set: Overrides = Field(description="dotted keys of the config and their values")
 
 
-class Variant(Strict):
+class Variant(RecipeModel):
     about: str = Field(description="a sentence")
     set: Overrides = Field(default={}, description="dotted keys of the config and their values")
 
 
-class Reduced(Strict):
+class Reduced(RecipeModel):
     about: str = Field(description="a sentence that says what was reduced")
     set: Overrides = Field(default={}, description="dotted keys of the config and their values")
     only: dict[str, list[str]] = Field(default={}, description="axes and the values that stay")
@@ -56,7 +61,7 @@ class Reduced(Strict):
 Call = str | dict[str, dict[str, Any] | None]
 
 
-class Figure(Strict):
+class Figure(RecipeModel):
     """What is read from a run, and which printed row it belongs to."""
 
     measure: Call = Field(description="a measure's name, or {name: {option: value}}")
@@ -74,7 +79,7 @@ class Figure(Strict):
         return self.name or self.columns.get("metric", "") or call_of(self.measure)[0]
 
 
-class Recipe(Strict):
+class Recipe(RecipeModel):
     """A table of a paper, or a set of cells that no table has."""
 
     format: Literal[1] = Field(default=1, description="1, the format this version reads")
@@ -198,3 +203,58 @@ def _check_names(recipe: Recipe, file: str) -> None:
         raise UserError(
             f"{file}: base.method must be a mapping of slots, as in {{algorithm: fedavg}}"
         )
+
+
+# ---- where recipes are ---------------------------------------------------------------------------
+def folder() -> Path:
+    """The recipes that come with shoal."""
+    package = Path(shoal.__file__).parent
+    installed = package / "recipes"  # a wheel brings them; a checkout has them next to the package
+    return installed if installed.is_dir() else package.parent / "recipes"
+
+
+def papers(root: Path | None = None) -> list[str]:
+    """Papers that have recipes (files with a ``paper`` key)."""
+    found = (root or folder()).glob("*/*.yaml")
+    return sorted({path.parent.name for path in found if _is_recipe(path)})
+
+
+def recipes(paper: str, table: str = "", root: Path | None = None) -> list[Recipe]:
+    """The recipes of a paper, or of a file or folder; ``table`` is a number, a name or a file."""
+    path = Path(paper)
+    if path.is_file():
+        found = [load_recipe(path)]
+    else:
+        base = path if path.is_dir() else (root or folder()) / paper
+        if not base.is_dir():
+            hint = suggestion(paper, papers(root))
+            raise UserError(f"no recipes of {paper!r}; {hint}, or give the path of a recipe")
+        found = [load_recipe(file) for file in sorted(base.glob("*.yaml")) if _is_recipe(file)]
+        if not found:
+            raise UserError(f"{base} has no recipes (YAML files with a paper and a table)")
+    found.sort(key=lambda recipe: _order(recipe.table))
+    if not table:
+        return found
+    kept = [recipe for recipe in found if _is_called(recipe, table)]
+    if not kept:
+        known = [recipe.table for recipe in found]
+        raise UserError(f"{paper} has no recipe for table {table!r}; {suggestion(table, known)}")
+    return kept
+
+
+def _is_recipe(path: Path) -> bool:
+    """A config lives beside recipes, too; a recipe says its paper."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return any(line.startswith(("paper:", "extends:")) for line in lines)
+
+
+def _is_called(recipe: Recipe, wanted: str) -> bool:
+    name, stem = recipe.table.casefold(), recipe.source.stem.casefold()
+    return wanted.casefold() in (name, name.removeprefix("table "), stem)
+
+
+def _order(table: str) -> tuple[int, int, str]:
+    """Tables by number, what has none last."""
+    digits = "".join(c for c in table if c.isdigit())
+    numbered = table.startswith("Table ") and bool(digits)
+    return (0, int(digits), table) if numbered else (1, 0, table)

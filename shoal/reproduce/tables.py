@@ -1,4 +1,4 @@
-"""Cells as CSV and Markdown: the paper's figure, ours, the difference, and what stands beside."""
+"""Cells and claims as CSV, Markdown and terminal tables."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import io
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from rich.table import Table
+
+from shoal.reproduce.cells import CellResult
 from shoal.reproduce.claims import Decided
-from shoal.reproduce.results import Result
 
 COLUMNS = (
     "paper", "table", "dataset", "setting", "method", "metric", "printed", "ours", "spread",
@@ -18,8 +20,8 @@ CLAIM_COLUMNS = ("paper", "claim", "verdict", "numbers", "rule", "statement", "p
                  "priority")  # fmt: skip
 
 
-def cells_csv(results: Iterable[Result]) -> str:
-    """``cells.csv``: one row a figure; what was not printed or not run is empty."""
+def cells_csv(results: Iterable[CellResult]) -> str:
+    """``cells.csv``: one row per figure; what was not printed or not run is empty."""
     rows = [
         (
             r.paper, r.table, r.dataset, r.setting, r.method, r.name, _cell(r.printed),
@@ -27,7 +29,7 @@ def cells_csv(results: Iterable[Result]) -> str:
         )
         for r in results
     ]  # fmt: skip
-    return _csv(COLUMNS, rows)
+    return csv_text(COLUMNS, rows)
 
 
 def claims_csv(claims: Iterable[Decided]) -> str:
@@ -38,10 +40,10 @@ def claims_csv(claims: Iterable[Decided]) -> str:
         )
         for d in claims
     ]  # fmt: skip
-    return _csv(CLAIM_COLUMNS, rows)
+    return csv_text(CLAIM_COLUMNS, rows)
 
 
-def _csv(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(header)
@@ -54,7 +56,7 @@ def _cell(value: float | None) -> str:
 
 
 @dataclass(frozen=True)
-class Block:
+class TableBlock:
     """The cells of one table and data set in one variant, as rows of text."""
 
     title: str
@@ -64,27 +66,27 @@ class Block:
     gaps: tuple[float | None, ...]  # the difference of each row
 
 
-def by_block(results: Sequence[Result]) -> list[list[Result]]:
+def by_block(results: Sequence[CellResult]) -> list[list[CellResult]]:
     """Results of the same table, data set and variant."""
-    found: dict[tuple[str, str, str, bool], list[Result]] = {}
+    found: dict[tuple[str, str, str, bool], list[CellResult]] = {}
     for r in results:
         found.setdefault((r.table, r.dataset, r.variant, r.reduced), []).append(r)
     return list(found.values())
 
 
-def block_title(first: Result) -> str:
+def block_title(first: CellResult) -> str:
     kind = f"{first.variant}, reduced" if first.reduced else first.variant
     return (
         f"{first.table}, {first.dataset} ({kind})" if first.dataset else f"{first.table} ({kind})"
     )
 
 
-def blocks(results: Sequence[Result]) -> list[Block]:
-    """One block a table, data set and variant; rows have their other figures beside them."""
+def blocks(results: Sequence[CellResult]) -> list[TableBlock]:
+    """One block per table, data set and variant; a row has its other figures next to it."""
     return [_block(block_title(mine[0]), mine) for mine in by_block(results)]
 
 
-def _block(title: str, results: Sequence[Result]) -> Block:
+def _block(title: str, results: Sequence[CellResult]) -> TableBlock:
     others = list(dict.fromkeys(r.name for r in results if r.beside))
     header = ("setting", "method", "figure", "printed", "ours", "difference", *others)
     rows, gaps = [], []
@@ -102,12 +104,12 @@ def _block(title: str, results: Sequence[Result]) -> Block:
             )
         )
         gaps.append(first.difference)
-    return Block(title, agreement(results), header, tuple(rows), tuple(gaps))
+    return TableBlock(title, agreement(results), header, tuple(rows), tuple(gaps))
 
 
-def with_beside(results: Sequence[Result]) -> Iterator[tuple[Result, list[Result]]]:
+def with_beside(results: Sequence[CellResult]) -> Iterator[tuple[CellResult, list[CellResult]]]:
     """Every compared figure with those that follow it."""
-    group: list[Result] = []
+    group: list[CellResult] = []
     for result in results:
         if not result.beside and group:
             yield group[0], group[1:]
@@ -117,7 +119,7 @@ def with_beside(results: Sequence[Result]) -> Iterator[tuple[Result, list[Result
         yield group[0], group[1:]
 
 
-def agreement(results: Iterable[Result], within: float = 2.0) -> str:
+def agreement(results: Iterable[CellResult], within: float = 2.0) -> str:
     """How many compared cells are near what is printed; a reduced set-up has levels of its own."""
     results = list(results)
     compared = [r for r in results if not r.beside and r.printed is not None]
@@ -149,7 +151,7 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def cells_md(results: Sequence[Result]) -> str:
+def cells_md(results: Sequence[CellResult]) -> str:
     parts = []
     for block in blocks(results):
         table = markdown_table(block.header, block.rows)
@@ -171,3 +173,81 @@ def claims_md(claims: Iterable[Decided]) -> str:
         for d in claims
     ]
     return markdown_table(header, rows)
+
+
+# ---- for a terminal ------------------------------------------------------------------------------
+FEW = 5  # methods that fit side by side in 80 columns
+FIGURES = 3  # figures that do
+
+
+def cell_tables(results: Sequence[CellResult]) -> Iterator[Table]:
+    """One table a block; few methods are its columns, many are its rows."""
+    for mine in by_block(results):
+        methods = list(dict.fromkeys(r.method for r in mine))
+        shown = _table(f"{block_title(mine[0])}: {agreement(mine)}")
+        shown.caption_justify = "left"
+        fill = _methods_across if len(methods) <= FEW else _methods_down
+        fill(shown, mine, methods)
+        yield shown
+
+
+def _methods_across(shown: Table, mine: Sequence[CellResult], methods: Sequence[str]) -> None:
+    """A row per setting and figure: ours (printed, difference) / what is reported next to it."""
+    names = dict.fromkeys(r.name for r in mine if r.beside)
+    shown.caption = " / ".join(["a cell: ours (printed, difference)", *names])
+    shown.add_column("setting", overflow="fold")
+    for name in methods:
+        shown.add_column(name or "figure", justify="right")
+    rows: dict[tuple[str, str], dict[str, str]] = {}
+    for first, beside in with_beside(mine):
+        rows.setdefault((first.place, first.name), {})[first.method] = _text(first, beside)
+    places = [place for place, _ in rows]
+    for (place, name), row in rows.items():
+        label = place if place and places.count(place) == 1 else f"{place}: {name}".lstrip(": ")
+        shown.add_row(label, *(row.get(method, "") for method in methods))
+
+
+def _methods_down(shown: Table, mine: Sequence[CellResult], methods: Sequence[str]) -> None:
+    """A row per setting and method, a column per figure; printed figures come first."""
+    main = [first for first, _ in with_beside(mine)]
+    names = list(dict.fromkeys(r.name for r in sorted(main, key=lambda r: r.printed is None)))
+    shown.caption = "a cell: ours (printed, difference)"
+    if len(names) > FIGURES or any(r.beside for r in mine):
+        shown.caption += "; further figures are in cells.md"
+    places = list(dict.fromkeys(r.place for r in main))
+    if len(places) > 1:
+        shown.add_column("setting", overflow="fold")
+    shown.add_column("method")
+    for name in names[:FIGURES]:
+        shown.add_column(name, justify="right")
+    found = {(r.place, r.method, r.name): _text(r, ()) for r in main}
+    for place in places:
+        for method in methods:
+            row = [found.get((place, method, name), "") for name in names[:FIGURES]]
+            if any(row):
+                shown.add_row(*([place] if len(places) > 1 else []), method, *row)
+
+
+def _text(first: CellResult, beside: Sequence[CellResult]) -> str:
+    if first.mean is None:
+        return "-"
+    text = f"{first.mean:.2f}"
+    if first.difference is not None:
+        text += f" ({first.printed:.2f}, {first.difference:+.2f})"
+    others = [f" / {r.mean:.2f}" for r in beside if r.mean is not None]
+    return text + "".join(others)
+
+
+def claim_table(claims: Sequence[Decided]) -> Table:
+    """Claims that these cells decide; the others are in ``claims.md``."""
+    known = [d for d in claims if d.verdict.answer != "not run"]
+    shown = _table(f"{len(known)} of {len(claims)} claims decided from these cells")
+    for name in ("claim", "verdict", "numbers"):
+        shown.add_column(name, overflow="fold")
+    for d in known:
+        shown.add_row(d.claim["id"], d.verdict.answer, d.verdict.numbers)
+    return shown
+
+
+def _table(title: str) -> Table:
+    return Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")

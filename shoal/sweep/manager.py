@@ -11,6 +11,7 @@ import os
 import select
 import signal
 import sys
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,17 +43,20 @@ class Manager:
     def tell(self, event: Event) -> None:
         os.write(self.events, event.line())
 
-    def play(self, runs: dict[str, Config]) -> None:
-        """Everything, or as much as there is before the input ends."""
+    def play(self, runs: dict[str, Config], seconds: float | None = None) -> None:
+        """Everything, or as much as there is before the input ends or the time is over."""
+        until = None if seconds is None else time.monotonic() + seconds
         waiting = list(reversed(self._readable(runs).items()))
         slots = max(1, min(self.workers, len(waiting)))
         while waiting or self.children:
+            over = until is not None and time.monotonic() >= until
+            if over or select.select([sys.stdin.fileno()], [], [], 0.0)[0]:
+                self._stop([name for name, _ in waiting])
+                return
             while waiting and len(self.children) < slots:
                 self._fork(*waiting.pop(), slots)
             self._reap()
-            if select.select([sys.stdin.fileno()], [], [], POLL)[0]:
-                self._stop([name for name, _ in waiting])
-                return
+            select.select([sys.stdin.fileno()], [], [], POLL)
 
     def _readable(self, runs: dict[str, Config]) -> dict[str, Config]:
         """Read every data set once; runs whose data cannot be had have failed."""
@@ -121,7 +125,7 @@ def main() -> None:
     order: dict[str, Any] = json.loads(_first_line())
     runs = {name: from_mapping(values) for name, values in order["runs"].items()}
     manager = Manager(Path(order["root"]), order["workers"], events)
-    manager.play(runs)
+    manager.play(runs, order["seconds"])
 
 
 def _first_line() -> bytes:

@@ -32,6 +32,8 @@ def play_all(
     workers: int = 0,
     *,
     watch: Callable[[Event], None] | None = None,
+    seconds: float | None = None,
+    remember: bool = True,
 ) -> dict[str, Outcome]:
     """Play every config into ``root/name``, a normal run directory; finished ones are skipped.
 
@@ -40,6 +42,9 @@ def play_all(
     configs: by name; a name is the run's directory inside ``root``.
     workers: processes at a time; 0 is one a core.
     watch: is told of every round and every end.
+    seconds: after that many, runs stop at a checkpoint and others do not start.
+    remember: note what each name stands for, and refuse another config under it later. Not needed
+        where a name is made from its config.
 
     A run that was killed goes on from its checkpoint. A run that fails does not stop the others;
     its outcome says why. An interrupt stops all of them at a checkpoint and is raised again.
@@ -50,10 +55,11 @@ def play_all(
     # what was written and nothing else: some defaults depend on whether a key was given
     values = {n: c.model_dump(mode="json", exclude_unset=True) for n, c in configs.items()}
     outcomes = {name: Outcome("skipped") for name in values if RunDir(root / name).finished}
-    _remember(root, values)
+    if remember:
+        _remember(root, values)
     todo = {name: value for name, value in values.items() if name not in outcomes}
     if todo:
-        order = {"root": str(root), "runs": todo, "workers": workers or cores()}
+        order = {"root": str(root), "runs": todo, "workers": workers or cores(), "seconds": seconds}
         outcomes |= _supervise(order, watch or (lambda event: None))
     return {name: outcomes.get(name, Outcome("failed", "the worker died")) for name in configs}
 

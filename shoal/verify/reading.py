@@ -1,4 +1,4 @@
-"""Reads worked examples, and remembers what was read: what nobody reads cannot have counted."""
+"""Reads worked examples, and remembers which keys were read: no other key can have counted."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Reading(dict[str, Any]):
         return super().get(key, default)
 
     def unread(self) -> list[str]:
-        """The paths of all keys that nobody asked for."""
+        """The paths of all keys that were not read."""
         out = []
         for key, value in self.items():
             if key in self.read:

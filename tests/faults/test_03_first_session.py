@@ -15,9 +15,8 @@ from shoal.config import Config, from_mapping
 from shoal.config.dialect import Loader
 from shoal.config.method import complete
 from shoal.config.old_defaults import UNNAMED, filled
-from shoal.reproduce.cells import Cell, cells_of
-from shoal.reproduce.library import papers, recipes
-from shoal.reproduce.results import run_name
+from shoal.reproduce.cells import Cell, cells_of, run_name
+from shoal.reproduce.recipe import papers, recipes
 
 ARCHIVES = Path(__file__).parents[2] / "docs" / "results" / "runs"
 FOUR = ("dynamic_init", "previous", "average", "continuous")

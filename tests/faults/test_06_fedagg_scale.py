@@ -14,8 +14,7 @@ from shoal import catalog
 from shoal.engines.loop import Loop
 from shoal.engines.stacked.engine import Stacked
 from shoal.parts.rates import ControlledRate
-from shoal.verify.history import play
-from shoal.verify.problems import settings_of
+from shoal.verify.play import play, settings_of
 
 Vector = Any  # an array of float64
 

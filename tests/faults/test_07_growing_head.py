@@ -13,7 +13,7 @@ import shoal
 from shoal.errors import UserError
 from shoal.models.registry import model
 from shoal.task import ModuleTask
-from shoal.verify.report import verify_case
+from shoal.verify.run import verify_case
 
 Floats = list[list[float]]
 

@@ -7,7 +7,7 @@ import pytest
 
 from shoal.config.build import build
 from shoal.config.config import from_mapping
-from shoal.verify.report import verify_case
+from shoal.verify.run import verify_case
 from shoal.worlds.base import gathered
 from shoal.worlds.quadratic import Quadratics, Segment
 

@@ -13,8 +13,7 @@ from shoal import catalog
 from shoal.parts.drift_aware import DriftAware
 from shoal.parts.early_stop import EarlyStop
 from shoal.parts.rates_kept import RememberedRate
-from shoal.verify.history import play
-from shoal.verify.problems import settings_of
+from shoal.verify.play import play, settings_of
 
 BASES = ("adam", "yogi", "adagrad")
 

@@ -18,14 +18,13 @@ from shoal.config.old_defaults import filled
 from shoal.errors import UserError
 from shoal.federation import Settings
 from shoal.method import Method
-from shoal.reproduce.measures import Reading, measured
-from shoal.verify.history import History, play
-from shoal.verify.recorder import Recorder
-from shoal.verify.report import verify_case
+from shoal.reproduce.measures import RunFiles, measured
+from shoal.verify.play import History, RecordingPart, play
+from shoal.verify.run import verify_case
 from tests.support import SmallWorld, settings_for, small_task
 
 EXAMPLES = Path(__file__).parent.parent / "verify" / "examples_right.json"
-WATCHED = Method("recorder", (Recorder(),), base=False)
+WATCHED = Method("recorder", (RecordingPart(),), base=False)
 
 
 def played(method: Method, **more: Any) -> History:
@@ -37,7 +36,7 @@ def played(method: Method, **more: Any) -> History:
 
 def ends(history: History, round: int) -> dict[int, Tensor]:
     """The local models themselves, as the clients of a round had them in the end."""
-    return {int(c): trip.end for c, trip in history.payloads(Recorder)[round].items()}
+    return {int(c): trip.end for c, trip in history.payloads(RecordingPart)[round].items()}
 
 
 def mean_square(models: list[Tensor], theta: Tensor) -> float:
@@ -160,7 +159,7 @@ def test_what_0_1_measured_keeps_its_meaning_under_a_name_of_its_own(tmp_path: P
     (tmp_path / "config.yaml").write_text(json.dumps(said))
     (tmp_path / "rounds.jsonl").write_text('{"round": 0, "divergence": 0.25}\n')
     asked = {"last_of": {"key": "divergence_of_uploads"}}
-    assert measured(asked, Reading(tmp_path)) == 0.25
-    assert measured({"last_of": {"key": "divergence"}}, Reading(tmp_path)) is None
+    assert measured(asked, RunFiles(tmp_path)) == 0.25
+    assert measured({"last_of": {"key": "divergence"}}, RunFiles(tmp_path)) is None
     (tmp_path / "config.yaml").write_text(json.dumps({**said, "format": 2}))
-    assert measured(asked, Reading(tmp_path)) is None
+    assert measured(asked, RunFiles(tmp_path)) is None

@@ -21,8 +21,7 @@ from shoal.errors import UserError
 from shoal.parts.rates import ControlledRate
 from shoal.reproduce.cells import cells_of
 from shoal.reproduce.recipe import Recipe, load_recipe
-from shoal.verify.history import play
-from shoal.verify.problems import settings_of
+from shoal.verify.play import play, settings_of
 
 
 # ---- recipes -------------------------------------------------------------------------------------

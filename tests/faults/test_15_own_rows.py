@@ -13,7 +13,7 @@ from shoal.config.build import Plan, build
 from shoal.config.config import from_mapping
 from shoal.data.sources import Dataset
 from shoal.errors import UserError
-from shoal.reproduce.results import run_name
+from shoal.reproduce.cells import run_name
 from shoal.types import Pool
 from shoal.worlds.build import build as build_world
 from shoal.worlds.composed import Composed

@@ -29,7 +29,7 @@ from shoal.data import own
 from shoal.data.folders import tree
 from shoal.errors import UserError
 from shoal.reports.names import method_name
-from shoal.reproduce.archive import unpack
+from shoal.reproduce.play import unpack
 from shoal.worlds.traces import read_traces
 
 RUN = {

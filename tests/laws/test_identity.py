@@ -41,8 +41,7 @@ from shoal.parts.relaxed_start import RelaxedStart
 from shoal.parts.server_opt import Moments, ServerAdaptive, ServerMomentum, Velocity
 from shoal.parts.session import SessionStart
 from shoal.types import Model
-from shoal.verify.history import History
-from shoal.verify.recorder import Recorder
+from shoal.verify.play import History, RecordingPart
 from shoal.view import ServerView, View
 from shoal.worlds.base import World
 from shoal.worlds.quadratic import Quadratics, still
@@ -296,10 +295,10 @@ def test_fedinit_readings_agree_when_everybody_takes_part() -> None:
 
 
 def test_negative_beta_starts_towards_the_last_local_model() -> None:
-    method = catalog.fedinit(beta=-0.5) | Method("recorder", (Recorder(),))
+    method = catalog.fedinit(beta=-0.5) | Method("recorder", (RecordingPart(),))
     history = run(method, quadratics(length=2), participation=1.0)
     received = history.rounds[0].models[0].theta
-    before, after = history.payloads(Recorder)
+    before, after = history.payloads(RecordingPart)
     for client, trip in after.items():
         close(trip.start, (received + before[client].end) / 2)
 
@@ -455,7 +454,7 @@ def test_a_huge_lambda_freezes_the_model(make: Worlds, make_special: Callable[..
 @pytest.mark.parametrize("lam", [0.05, 0.25, 1.0])
 def test_special_stays_near_its_anchor(lam: float) -> None:
     # distance <= (rate of the server) (rate of the clients) E B / lam, B the longest gradient
-    method = catalog.special(lam=lam) | Method("recorder", (Recorder(),))
+    method = catalog.special(lam=lam) | Method("recorder", (RecordingPart(),))
     world = quadratics(TASKS, "domain")
     history = run(method, world)
     for stage in (1, 2):
@@ -471,7 +470,7 @@ def first_gradient(world: Quadratics, history: History, index: int) -> float:
     """The longest gradient of a round: these quadratics contract, so it is one of the first."""
     segment = world.segments[history.rounds[index].moment.stage]
     a, b = (torch.tensor(v, dtype=torch.float64) for v in (segment.a, segment.b))
-    trips = history.payloads(Recorder)[index]
+    trips = history.payloads(RecordingPart)[index]
     lengths = [
         torch.linalg.vector_norm(a[int(c)] * (t.start - b[int(c)])) for c, t in trips.items()
     ]
@@ -510,12 +509,12 @@ def test_strategies_agree_until_there_are_two_sessions_to_mix(make: Worlds, P: i
 @both_problems
 def test_dynamic_init_finds_who_was_here_before(make: Worlds) -> None:
     # sessions A (pilot), B, A, C, B: the last one has the probe of session 1, bit for bit
-    method = catalog.dynamic_init(R=1e6) | Method("recorder", (Recorder(),))
+    method = catalog.dynamic_init(R=1e6) | Method("recorder", (RecordingPart(),))
     history = run(method, sessions_of(make))
     state = history.states(SessionStart)[-1]
     assert torch.equal(state.probes[0], state.probes[3])
     assert state.weights.tolist() == [1.0, 0.0, 0.0]
-    begun = history.states(Recorder)[-1].begun
+    begun = history.states(RecordingPart)[-1].begun
     assert torch.equal(begun, history.rounds[2 * LENGTH - 1].models[0].theta)  # end of session 1
 
 

@@ -23,7 +23,7 @@ from shoal.orders import make_order
 from shoal.part import SLOTS, STATES, Part
 from shoal.round import play_round
 from shoal.types import Job
-from shoal.verify.history import play
+from shoal.verify.play import play
 
 
 def found() -> list[type[Part]]:

@@ -35,7 +35,7 @@ from shoal.round import play_round
 from shoal.scores import served
 from shoal.task import QuadraticTask
 from shoal.types import ClientData, Model
-from shoal.verify.history import History, play
+from shoal.verify.play import History, play
 from shoal.worlds import build
 from shoal.worlds.base import gathered
 from shoal.worlds.quadratic import Quadratics, Segment, still

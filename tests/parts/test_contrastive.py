@@ -24,7 +24,7 @@ from shoal.method import Method
 from shoal.parts.contrastive import ModelContrast, contrast_rows
 from shoal.parts.distill import SessionTeacher, binary_rows, divergence_rows, indicator, overwritten
 from shoal.types import Batch
-from shoal.verify.recorder import Recorder
+from shoal.verify.play import RecordingPart
 from shoal.worlds.base import World
 
 DOUBLE = torch.float64
@@ -112,10 +112,10 @@ def test_no_gradient_flows_into_the_frozen_models() -> None:
 
 
 def test_the_memory_is_the_last_local_model() -> None:
-    method = catalog.moon() | Method("recorder", (Recorder(),))
+    method = catalog.moon() | Method("recorder", (RecordingPart(),))
     history = run(method, SmallWorld())
     index = history.index(ModelContrast)
-    for snapshot, trips in zip(history.rounds, history.payloads(Recorder), strict=True):
+    for snapshot, trips in zip(history.rounds, history.payloads(RecordingPart), strict=True):
         for client, trip in trips.items():
             assert torch.equal(snapshot.memories[int(client), 0][index].z, trip.end)
 

@@ -35,8 +35,8 @@ from shoal.parts.lookahead import LookAhead
 from shoal.parts.momentum import GlobalMomentum
 from shoal.parts.normalized import NormalizedProgress, accumulated
 from shoal.parts.sharpness import ascent
-from shoal.verify.builders.gradient import ExactArgmin
-from shoal.verify.recorder import Recorder
+from shoal.verify.one_model import ExactArgmin
+from shoal.verify.play import RecordingPart
 from shoal.view import GradFn, View
 from shoal.worlds.base import World
 from shoal.worlds.quadratic import Quadratics, Segment, still
@@ -55,7 +55,7 @@ def close(a: Tensor, b: Tensor, tolerance: float = CLOSE) -> None:
 
 
 def watched(method: Method) -> Method:
-    return method | Method("recorder", (Recorder(),))
+    return method | Method("recorder", (RecordingPart(),))
 
 
 # ---- table 0.2 -----------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ def test_the_direction_of_fedcm_becomes_a_constant_gradient(steps: Any) -> None:
 def test_fedcm_divides_by_the_rates_that_were_used() -> None:
     rates = (0.1, 0.02)
     history = run(watched(catalog.fedcm()), quadratics(length=1), rates=lambda moment: rates)
-    trips = history.payloads(Recorder)[0]
+    trips = history.payloads(RecordingPart)[0]
     sent = history.payloads(GlobalMomentum)[0]
     for client, trip in trips.items():
         close(sent[client].d, (trip.start - trip.end) / 0.12)
@@ -205,7 +205,7 @@ def test_feddyn_with_exact_solves_brings_every_client_to_the_optimum() -> None:
     world = pair(60)
     method = watched(catalog.feddyn(alpha=1.0) | Method("exact", (ExactArgmin(),)))
     history = run(method, world, uniform=True, participation=1.0, epochs=1)
-    for trip in history.payloads(Recorder)[-1].values():
+    for trip in history.payloads(RecordingPart)[-1].values():
         close(trip.end, optimum(world), 1e-6)
 
 
@@ -256,7 +256,7 @@ def test_feddyn_is_its_displacement_form() -> None:
     world, alpha = quadratics(length=8), 0.3
     history = run(watched(catalog.feddyn(alpha=alpha)), world, uniform=True, participation=2)
     total = torch.zeros(2, dtype=DOUBLE)
-    for snapshot, trips in zip(history.rounds, history.payloads(Recorder), strict=True):
+    for snapshot, trips in zip(history.rounds, history.payloads(RecordingPart), strict=True):
         total = total + torch.stack([t.end - t.start for t in trips.values()]).sum(0)
         mean = torch.stack([t.end for t in trips.values()]).mean(0)
         close(snapshot.models[0].theta, mean + total / len(EVERYBODY))
@@ -265,7 +265,9 @@ def test_feddyn_is_its_displacement_form() -> None:
 def test_feddyn_serves_the_mean_of_the_local_models() -> None:
     method = watched(catalog.feddyn(serve="mean"))
     history = run(method, quadratics(), uniform=True)
-    for state, trips in zip(history.states(LocalMean), history.payloads(Recorder), strict=True):
+    for state, trips in zip(
+        history.states(LocalMean), history.payloads(RecordingPart), strict=True
+    ):
         close(state.v, torch.stack([t.end for t in trips.values()]).mean(0))
     plain = trajectory(catalog.feddyn(), quadratics(), uniform=True)
     assert torch.equal(trajectory(catalog.feddyn(serve="mean"), quadratics(), uniform=True), plain)
@@ -303,7 +305,7 @@ def test_fedacg_ends_at_the_mean_of_the_local_models() -> None:
     history = run(watched(catalog.fedacg()), quadratics(), uniform=True)
     before = torch.tensor([0.7, -0.4], dtype=DOUBLE)
     momentum = torch.zeros(2, dtype=DOUBLE)
-    states, trips = history.states(LookAhead), history.payloads(Recorder)
+    states, trips = history.states(LookAhead), history.payloads(RecordingPart)
     for snapshot, state, trip in zip(history.rounds, states, trips, strict=True):
         close(snapshot.models[0].theta, torch.stack([t.end for t in trip.values()]).mean(0))
         for one in trip.values():
@@ -429,7 +431,7 @@ def test_a_constructed_start_resets_the_lookahead() -> None:
     world = quadratics(SESSIONS, "members", 2)
     history = run(watched(catalog.fedacg() | catalog.average()), world, participation=2)
     first = [s for s in history.rounds if s.moment.shift is not None]
-    index, seen = history.index(LookAhead), history.index(Recorder)
+    index, seen = history.index(LookAhead), history.index(RecordingPart)
     for snapshot in first:
         # no momentum came over: all of it is this round's displacement
         close(snapshot.servers[0][index].v, snapshot.servers[0][seen].delta)
@@ -443,7 +445,7 @@ def test_a_relaxed_start_is_where_the_quadratic_is_centred() -> None:
     segment = world.segments[0]
     a, b = (torch.tensor(v, dtype=DOUBLE) for v in (segment.a, segment.b))
     lam = [history.rounds[0].memories[c, 0][0].v for c in EVERYBODY]
-    for client, trip in history.payloads(Recorder)[1].items():
+    for client, trip in history.payloads(RecordingPart)[1].items():
         c = int(client)
         close(trip.end, trip.start - 0.1 * (a[c] * (trip.start - b[c]) - lam[c]))
 

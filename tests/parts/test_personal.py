@@ -30,8 +30,7 @@ from shoal.parts.prototypes import Header, PrototypeHeader, class_means, trained
 from shoal.scores import scored, served
 from shoal.task import ModuleTask, QuadraticTask, cross_entropy_rows
 from shoal.types import Batch
-from shoal.verify.history import History, play
-from shoal.verify.recorder import Recorder
+from shoal.verify.play import History, RecordingPart, play
 from shoal.worlds.quadratic import Quadratics, still
 
 LOCALS: list[dict[str, float]] = [{}, {"momentum": 0.9, "weight_decay": 0.01, "clip": 0.5}]
@@ -40,7 +39,7 @@ any_local = pytest.mark.parametrize("local", LOCALS, ids=["sgd", "momentum"])
 
 
 def watched(method: Method) -> Method:
-    return method | Method("recorder", (Recorder(),))
+    return method | Method("recorder", (RecordingPart(),))
 
 
 def kept(history: History, part: type[Any]) -> list[dict[int, Any]]:
@@ -108,7 +107,7 @@ def test_local_only_sends_nothing_and_leaves_the_global_model() -> None:
 def test_without_alpha_the_local_fedavg_model_is_deployed(make: Any) -> None:
     history = run(watched(catalog.apfl(alpha=0.0)), make())
     for memories, trips in zip(
-        kept(history, PersonalMixture), history.payloads(Recorder), strict=True
+        kept(history, PersonalMixture), history.payloads(RecordingPart), strict=True
     ):
         for client, trip in trips.items():
             m = memories[int(client)]

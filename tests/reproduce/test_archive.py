@@ -11,7 +11,7 @@ from reproduce.tiny import write_recipe
 
 from shoal.cli import call
 from shoal.errors import UserError
-from shoal.reproduce.archive import pack, unpack
+from shoal.reproduce.play import pack, unpack
 
 
 def played(folder: Path, *more: str) -> tuple[Path, Path, list[str]]:

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import csv
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from reproduce.tiny import write_recipe
 
 from shoal.cli import call
-from shoal.reproduce import cost
-from shoal.reproduce.cells import cells_of
-from shoal.reproduce.overview import write_overview
-from shoal.reproduce.pool import Task, play
+from shoal.reproduce.cells import cells_of, run_name
+from shoal.reproduce.play import play
+from shoal.reproduce.publish import write_overview
 from shoal.reproduce.recipe import load_recipe
-from shoal.reproduce.results import run_name
-from shoal.reproduce.speed import Speed
 from shoal.rundir import RunDir
+from shoal.sweep import Event, play_all
 
 COLUMNS = "paper,table,dataset,setting,method,metric,printed,ours,spread,seeds,difference"
 
@@ -65,15 +61,26 @@ def test_what_is_written(tmp_path: Path) -> None:
 
 
 def test_a_stopped_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
-    recipe = load_recipe(write_recipe(tmp_path))
+    problem = {"problem.rounds": 100_000}
+    axes = {"dataset": {"near": {"set": problem}}, "method": {"Plain": {}}}
+    recipe = load_recipe(write_recipe(tmp_path, axes=axes, when=[], reduced=None))
     config = cells_of(recipe)[0].config(0)
-    task = Task(tmp_path / run_name(config), config)
-    assert play(task, until=0.0).ended == "stopped"  # the time is over after the first round
-    before = RunDir(task.path).rounds.read_text()
-    assert before.count("\n") == 1
-    assert play(task).ended == "finished"
-    assert RunDir(task.path).rounds.read_text().startswith(before)
-    assert play(task).ended == "finished"
+    path = tmp_path / "runs" / run_name(config)
+    told: list[str] = []
+    assert play([{path: config}], 1, 0.0, told.append) == {path: "never started"}
+    assert not path.exists()
+    left = play([{path: config}], 1, 4.0 / 60.0, told.append)  # four seconds, half of them imports
+    assert left == {path: "interrupted"} and told == []
+    before = RunDir(path).rounds.read_text()
+    assert 0 < before.count("\n") < 200_000
+    rounds: list[int] = []
+
+    def watch(event: Event) -> None:
+        rounds.append(event.round)
+
+    play_all({path.name: config}, path.parent, 1, watch=watch, seconds=4.0, remember=False)
+    assert rounds[0] == before.count("\n") + 1
+    assert RunDir(path).rounds.read_text().startswith(before)
 
 
 def test_a_run_that_cannot_be_played_is_told_and_the_rest_goes_on(
@@ -102,25 +109,23 @@ def test_bad_input_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture
         assert sentence in capsys.readouterr().err
 
 
-def test_hours_of_work_need_yes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_the_list_says_what_archived_runs_took(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cost, "speed", lambda config: Speed(1e6, 9.0, 0.01))  # on any machine
-    command = ["reproduce", "dynamic-init", "--table", "3", "--dataset", "mnist", "--column",
-               "overlap 0 alpha 0.3", "-o", str(tmp_path / "out"), "--seeds", "0"]  # fmt: skip
-    assert call(command) == 2
-    said = capsys.readouterr().err
-    assert "sample passes" in said and "hours of work need --yes" in said
-    assert not (tmp_path / "out").exists()
+    recipe, packed = write_recipe(tmp_path), tmp_path / "kept.tar.xz"
+    words = ["reproduce", str(recipe), "--archive", str(packed)]
+    assert call([*words, "--list"]) == 0
+    assert "Table 1, near: 3 cells, 4 runs, time unknown" in capsys.readouterr().out
+    assert call([*words, "-o", str(tmp_path / "out"), "--seeds", "0"]) == 0
+    capsys.readouterr()
+    assert call([*words, "--list"]) == 0
+    assert "Table 1, near: 3 cells, 4 runs, 0:00 for 2 of them" in capsys.readouterr().out
 
 
 def test_processes_give_what_one_gives(tmp_path: Path) -> None:
     words = ["reproduce", str(write_recipe(tmp_path)), "-o"]
     assert call([*words, str(tmp_path / "1"), "--workers", "1"]) == 0
-    # a fresh process: this one may have threads, and then it should not fork
-    program = "from shoal.cli import main; main()"
-    others = [*words, str(tmp_path / "2"), "--workers", "2"]
-    subprocess.run([sys.executable, "-c", program, *others], check=True, capture_output=True)
+    assert call([*words, str(tmp_path / "2"), "--workers", "2"]) == 0
     assert rows(tmp_path / "1") == rows(tmp_path / "2")
     assert len(rows(tmp_path / "1")) == 12
 

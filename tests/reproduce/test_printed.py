@@ -6,11 +6,9 @@ import pytest
 
 from shoal.errors import UserError
 from shoal.reproduce import printed
-from shoal.reproduce.cells import Cell, cells_of
-from shoal.reproduce.library import recipes
+from shoal.reproduce.cells import Cell, cells_of, run_name
 from shoal.reproduce.measures import check
-from shoal.reproduce.recipe import Recipe
-from shoal.reproduce.results import run_name
+from shoal.reproduce.recipe import Recipe, recipes
 
 DYNAMIC = recipes("dynamic-init")
 # Times and memory of the authors' machines: nothing that a run here could be compared with.

@@ -11,8 +11,7 @@ from reproduce.tiny import RECIPE, write_recipe
 
 from shoal.errors import UserError
 from shoal.reproduce.cells import cells_of, selected
-from shoal.reproduce.library import recipes
-from shoal.reproduce.recipe import laid_over, load_recipe
+from shoal.reproduce.recipe import laid_over, load_recipe, recipes
 
 
 def test_cells_are_all_combinations_and_configs_follow_the_order_of_overrides(

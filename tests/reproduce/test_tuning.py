@@ -9,7 +9,7 @@ import pytest
 
 from shoal.cli import call
 from shoal.errors import UserError
-from shoal.reproduce.tuning.search import HELD_OUT, Plan, best, final_scores, finals
+from shoal.reproduce.tuning.search import HELD_OUT, TuningPlan, best, final_scores, finals
 from shoal.reproduce.tuning.space import grid_of, trials
 from shoal.reproduce.tuning.table import trials_csv, tuned_md
 
@@ -36,20 +36,20 @@ def test_trials_are_drawn_by_the_seed_and_one_rate_is_refused() -> None:
 
 
 def test_trials_hold_rows_out_and_the_best_is_tested_as_the_base_says(tmp_path: Path) -> None:
-    plan = Plan(BASE, ("fedavg", "fedprox"), 3, (0.1, 1.0), 0)
+    plan = TuningPlan(BASE, ("fedavg", "fedprox"), 3, (0.1, 1.0), 0)
     found = plan.all(tmp_path)
     assert len(found) == 6
     for trial in found:
-        assert trial.task.config.local.validation == HELD_OUT
-        assert trial.task.config.evaluate.on == "members"
+        assert trial.config.local.validation == HELD_OUT
+        assert trial.config.evaluate.on == "members"
     for trial, score in zip(found, (0.2, 0.5, 0.5, None, 0.9, 0.1), strict=True):
         if score is not None:
-            trial.task.path.mkdir(parents=True)
-            (trial.task.path / "summary.json").write_text(json.dumps({"mean_accuracy": score}))
+            trial.path.mkdir(parents=True)
+            (trial.path / "summary.json").write_text(json.dumps({"mean_accuracy": score}))
     winners = best(found, "mean_accuracy")
     assert winners == {"fedavg": found[1], "fedprox": found[4]}
     final = finals(plan, winners, (3, 4), tmp_path)
-    config = final["fedprox"][4].config
+    config = final["fedprox"][1][1]
     assert config.seed == 4
     assert config.evaluate.on == "active"
     assert config.local.validation == "auto"

@@ -11,8 +11,7 @@ from small_runs import content, stateful
 from shoal.cli import call
 from shoal.config import Config, from_mapping
 from shoal.errors import UserError
-from shoal.reproduce.pool import Task
-from shoal.reproduce.pool import play_all as reproduce_all
+from shoal.reproduce.play import play
 from shoal.rundir import RunDir
 from shoal.runner import Run
 from shoal.sweep import Event, play_all
@@ -74,8 +73,8 @@ def test_data_that_are_drawn_with_the_run_are_every_seeds_own(tmp_path: Path, we
     }
     runs = {f"seed{k}": from_mapping({**drawn, "seed": k}) for k in (1, 2)}
     play_all(runs, tmp_path / "swept")
-    tasks = [Task(tmp_path / "reproduced" / name, config) for name, config in runs.items()]
-    assert {o.ended for o in reproduce_all(tasks, 1)} == {"finished"}
+    reproduced = {tmp_path / "reproduced" / name: config for name, config in runs.items()}
+    assert play([reproduced], 1, None, lambda text: None) == {}
     for name, config in runs.items():
         Run.create(tmp_path / name, config).play()
         assert content(tmp_path / "swept" / name) == content(tmp_path / name)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from verify.by_numpy import Data
 
-from shoal.verify.report import verify_case
+from shoal.verify.run import verify_case
 
 Case = dict[str, Any]
 BASES: dict[str, dict[str, Any]] = {

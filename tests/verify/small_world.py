@@ -15,7 +15,7 @@ from shoal.method import Method
 from shoal.parts.local_sgd import Sgd
 from shoal.task import ModuleTask, QuadraticTask, Task
 from shoal.types import ClientData, Kind, Pool, Shift
-from shoal.verify.history import History, play
+from shoal.verify.play import History, play
 from shoal.worlds.base import Moment, World
 from shoal.worlds.quadratic import Quadratics, Segment
 

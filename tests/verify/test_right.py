@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shoal.verify.report import verify_case
+from shoal.verify.run import verify_case
 
 FILE = json.loads((Path(__file__).parent / "examples_right.json").read_text())
 CASES = {case["id"]: case for case in FILE["cases"]}

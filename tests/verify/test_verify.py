@@ -12,10 +12,9 @@ import pytest
 from rich.console import Console
 
 from shoal.errors import UserError
-from shoal.verify import Report, render, verify_file
-from shoal.verify.compare import Comparison
-from shoal.verify.registry import BUILDERS, EXTRAS, FORMULAS, builder
-from shoal.verify.runners import merged
+from shoal.verify import ExampleReport, render, verify_file
+from shoal.verify.play import BUILDERS, EXTRAS, FORMULAS, merged, register
+from shoal.verify.run import ValueComparison
 
 Content = dict[str, Any]
 Change = Callable[[dict[str, Any]], None]
@@ -45,7 +44,7 @@ def only(content: Content, name: str) -> Content:
     return {**content, "cases": [case_of(content, name)]}
 
 
-def shown(report: Report, width: int = 80) -> str:
+def shown(report: ExampleReport, width: int = 80) -> str:
     stream = io.StringIO()
     render(report, console=Console(file=stream, width=width))
     return stream.getvalue()
@@ -204,8 +203,8 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         (lambda c: c["hyperparameters"].update(eta="fast"), "eta must be a number, not 'fast'"),
         (lambda c: c["hyperparameters"].update(E=3), "needs one of K, E and L, and has K and E"),
         (lambda c: c["hyperparameters"].update(aggregation="mean"), "aggregation is 'mean', known"),
-        (lambda c: c["problem"]["n"].append(1.0), "a, b and n must have one entry a client"),
-        (lambda c: c["w0"].append(1.0), "a, b and n must have one entry a client, a and b 2"),
+        (lambda c: c["problem"]["n"].append(1.0), "a, b and n must have one entry per client"),
+        (lambda c: c["w0"].append(1.0), "a, b and n must have one entry per client, a and b 2"),
         (lambda c: c.update(participation=[[0]]), "participation lists 1 rounds, there are 2"),
         (lambda c: c.update(participation=[[0], [7]]), "participation of round 1 is [7]"),
         (lambda c: c.pop("expected_global"), "expects nothing"),
@@ -260,13 +259,13 @@ def test_a_case_without_figures_has_shown_nothing(
     ],
 )
 def test_comparison(expected: object, found: object, right: bool) -> None:
-    check = Comparison(1e-9)
+    check = ValueComparison(1e-9)
     check.compare(expected, found)
     assert (not check.problems) is right
 
 
 def test_a_nan_is_the_worst_deviation() -> None:
-    check = Comparison(1e-9)
+    check = ValueComparison(1e-9)
     check.compare([0.5, 0.5], [float("nan"), 0.5])
     assert check.worst == float("inf")
 
@@ -290,7 +289,7 @@ def test_json(own_examples: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_name_is_registered_once() -> None:
     with pytest.raises(ValueError, match="registered twice"):
-        builder("FedAvg")(BUILDERS["FedAvg"])
+        register({"FedAvg": BUILDERS["FedAvg"]}, {})
     assert set(EXTRAS) <= set(BUILDERS)
 
 

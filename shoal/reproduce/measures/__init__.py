@@ -10,35 +10,38 @@ from __future__ import annotations
 import inspect
 import json
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from shoal.config import load_run
 from shoal.config.config import Config
-from shoal.errors import UserError, suggestion
-from shoal.reproduce.kept_figures import kept_figure
+from shoal.durable import write_text
+from shoal.errors import MissingDataError, UserError, suggestion
 from shoal.reproduce.recipe import Call, call_of
 from shoal.rundir import RunDir
 from shoal.summary import read_rounds
 
 Measure = Callable[..., float | None]
 MEASURES: dict[str, Measure] = {}
+FIGURES = "figures.json"  # next to a summary: what was measured of the run's model
 OF_MODELS: set[str] = set()  # measures that read more than config, rounds and summary
 
 
 @dataclass(frozen=True)
-class Reading:
+class RunFiles:
     """A finished run, its files read when they are asked for."""
 
     path: Path
 
     @cached_property
     def records(self) -> list[dict[str, Any]]:
-        """One mapping a round, as in ``rounds.jsonl``, its figures under today's names."""
+        """One mapping per round, as in ``rounds.jsonl``, its figures under today's names."""
         found = list(read_rounds(RunDir(self.path).rounds))
         return [_renamed(record) for record in found] if self._of_uploads else found
 
@@ -116,13 +119,42 @@ def check(call: Call) -> None:
                             f"{suggestion(option, known)}")  # fmt: skip
 
 
-def measured(call: Call, run: Reading) -> float | None:
+def measured(call: Call, run: RunFiles) -> float | None:
     """The figure that a recipe asks of a run."""
     name, options = call_of(call)
     function = find(name)
     if name not in OF_MODELS:
         return function(run, **options)
-    return kept_figure(run.path, name, options, lambda: function(run, **options))
+    return stored_figure(run.path, name, options, lambda: function(run, **options))
+
+
+def stored_figure(
+    run: Path, name: str, options: Mapping[str, Any], take: Callable[[], float | None]
+) -> float | None:
+    """The figure from ``figures.json``, else measured now; None where model or data are gone.
+
+    An archive has a run's config, rounds and summary, not its model. What was measured of the model
+    goes into this file, which an archive does have, so that a page can be made again elsewhere.
+    """
+    file = run / FIGURES
+    known: dict[str, float | None] = json.loads(file.read_text()) if file.exists() else {}
+    key = f"{name} {json.dumps(options, sort_keys=True)}"
+    if key not in known:
+        try:
+            known[key] = take()
+        except (FileNotFoundError, MissingDataError):
+            return None
+        write_text(file, json.dumps(known, indent=1, sort_keys=True) + "\n")
+    return known[key]
+
+
+def power_law(x: Sequence[float], y: Sequence[float]) -> float:
+    """The exponent of a power law through some points: the least-squares slope of their logs.
+
+    >>> round(power_law([1, 2, 4], [8.0, 4.0, 2.0]), 6)
+    -1.0
+    """
+    return float(np.polyfit(np.log(x), np.log(y), 1)[0])
 
 
 @cache

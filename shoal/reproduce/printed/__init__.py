@@ -1,8 +1,8 @@
 """The figures that the papers print, and their claims.
 
-One CSV a paper, one row a printed cell; ``claims.yaml`` has every claim that can be tested, how to
-decide it and what it costs. They are facts taken from the published papers, in our own words where
-there are words; cells that had to be reconstructed say so in the column ``notes``.
+One CSV per paper, one row per printed cell; ``claims.yaml`` has every claim that can be tested, how
+to decide it and what it costs. They are facts taken from the published papers, in our own words
+where there are words; cells that had to be reconstructed say so in the column ``notes``.
 """
 
 from __future__ import annotations

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.config.config import Config, from_mapping
-from shoal.reproduce.pool import Task
-from shoal.reproduce.results import run_name
+from shoal.reproduce.cells import run_name
 from shoal.reproduce.tuning.space import Setting, grid_of, trials
 from shoal.rundir import RunDir
 
@@ -24,11 +23,12 @@ class Trial:
 
     method: str
     setting: Setting
-    task: Task
+    path: Path
+    config: Config
 
     def score(self, name: str) -> float | None:
         """A figure of the finished run's summary."""
-        where = RunDir(self.task.path)
+        where = RunDir(self.path)
         if not where.finished:
             return None
         found = json.loads(where.summary.read_text(encoding="utf-8")).get(name)
@@ -36,7 +36,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Plan:
+class TuningPlan:
     """What is tuned: a base config, methods, and how many trials each of them gets."""
 
     base: Mapping[str, Any]
@@ -51,7 +51,7 @@ class Plan:
             own = grid_of(method)
             for setting in trials(method, self.count, self.rates, self.seed, own):
                 config = self.config(method, setting, held_out=True)
-                out.append(Trial(method, setting, Task(runs / run_name(config), config)))
+                out.append(Trial(method, setting, runs / run_name(config), config))
         return out
 
     def config(
@@ -89,21 +89,23 @@ def best(found: Sequence[Trial], score: str) -> dict[str, Trial]:
 
 
 def finals(
-    plan: Plan, winners: Mapping[str, Trial], seeds: Sequence[int], runs: Path
-) -> dict[str, dict[int, Task]]:
+    plan: TuningPlan, winners: Mapping[str, Trial], seeds: Sequence[int], runs: Path
+) -> dict[str, list[tuple[Path, Config]]]:
     """The best settings once more: on all rows, scored as the base says, for every seed."""
-    out: dict[str, dict[int, Task]] = {}
+    out: dict[str, list[tuple[Path, Config]]] = {}
     for method, trial in winners.items():
         for seed in seeds:
             config = plan.config(method, trial.setting, held_out=False, seed=seed)
-            out.setdefault(method, {})[seed] = Task(runs / run_name(config), config)
+            out.setdefault(method, []).append((runs / run_name(config), config))
     return out
 
 
-def final_scores(tasks: Mapping[str, Mapping[int, Task]], score: str) -> dict[str, list[float]]:
+def final_scores(
+    final: Mapping[str, Sequence[tuple[Path, Config]]], score: str
+) -> dict[str, list[float]]:
     """The score of every method's finished runs on test rows, in percent."""
     found = {}
-    for method, mine in tasks.items():
-        scores = [Trial(method, {}, task).score(score) for task in mine.values()]
+    for method, runs in final.items():
+        scores = [Trial(method, {}, path, config).score(score) for path, config in runs]
         found[method] = [100.0 * value for value in scores if value is not None]
     return found

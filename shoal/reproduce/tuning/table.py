@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from statistics import stdev
 
-from shoal.reproduce.tables import markdown_table
+from shoal.reproduce.tables import csv_text, markdown_table
 from shoal.reproduce.tuning.search import Trial
 
 
 def trials_csv(trials: Sequence[Trial], score: str) -> str:
-    """One row a trial."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(("method", "setting", score, "run"))
+    """One row per trial."""
+    rows = []
     for trial in trials:
         value = trial.score(score)
         shown = "" if value is None else f"{value:.6f}"
-        writer.writerow((trial.method, said(trial.setting), shown, trial.task.path.name))
-    return out.getvalue()
+        rows.append((trial.method, said(trial.setting), shown, trial.path.name))
+    return csv_text(("method", "setting", score, "run"), rows)
 
 
 def said(setting: Mapping[str, object]) -> str:

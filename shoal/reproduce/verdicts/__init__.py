@@ -1,1 +1,0 @@
-"""One module a paper, one function a claim: the docstring is the rule, as users read it."""
