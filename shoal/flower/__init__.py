@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from shoal.flower.apps import client_app, server_app
-    from shoal.flower.guarded import Guarded
+    from shoal.flower.guarded_strategy import Guarded
     from shoal.flower.strategies import ServerRule, flash, server_optimizer, special
 
 _PLACES = {
-    "Guarded": "guarded",
+    "Guarded": "guarded_strategy",
     "ServerRule": "strategies",
     "client_app": "apps",
     "flash": "strategies",

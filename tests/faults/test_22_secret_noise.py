@@ -19,12 +19,12 @@ pytest.importorskip("dp_accounting")
 
 from flower.local_grid import LocalGrid, add_nodes, agreement, serve, some_keys
 
-from shoal.flower.frames import Done
-from shoal.flower.layout import Place, Up
-from shoal.flower.masker import Masker
+from shoal.flower.masking import Secure
+from shoal.flower.messages import Done
+from shoal.flower.node.masker import Masker
+from shoal.flower.operations.supervisor import status_table
+from shoal.flower.operations.up import Place, Up
 from shoal.flower.privacy import Account, Privacy, epsilon, secret_normal
-from shoal.flower.secure import Secure
-from shoal.flower.status import table
 
 RULES = Privacy(clip=0.5, noise=1.0, shared_by=4)
 SIX = 6.0  # standard errors: a right generator fails once in 500 million runs
@@ -126,7 +126,7 @@ def test_status_says_both(tmp_path: Path) -> None:
     play(tmp_path)
     os.rename(tmp_path / "server", tmp_path / "run")
     Up("app", 4, "127.0.0.1", 1, False, {}).write(Place(tmp_path))
-    text = "\n".join(table(Place(tmp_path)))
+    text = "\n".join(status_table(Place(tmp_path)))
     assert "against whoever sees the models" in text and "per upload" in text
 
 

@@ -25,16 +25,16 @@ from shoal.engines.api import Member
 from shoal.engines.loop import train_one
 from shoal.errors import UserError
 from shoal.federation import Federation
-from shoal.flower import frames, masks, wire
-from shoal.flower.engine import GridEngine
-from shoal.flower.frames import Answer, Card, Done, Frame, Keys, Opened, Shares
+from shoal.flower import masking, messages, wire
 from shoal.flower.keys import Key
-from shoal.flower.layout import Place, Up
-from shoal.flower.live_world import LiveWorld
-from shoal.flower.node import Node
-from shoal.flower.own_data import NodeData
-from shoal.flower.secure import Secure
-from shoal.flower.status import table
+from shoal.flower.masking import Secure
+from shoal.flower.messages import Answer, Card, Done, Frame, Keys, Opened, Shares
+from shoal.flower.node.node import Node
+from shoal.flower.node.own_data import NodeData
+from shoal.flower.operations.supervisor import status_table
+from shoal.flower.operations.up import Place, Up
+from shoal.flower.server.engine import GridEngine
+from shoal.flower.server.sessions import LiveWorld
 from shoal.flower.wire import WireError
 from shoal.orders import make_order
 from shoal.types import Job
@@ -184,7 +184,7 @@ def status(small: Small) -> list[str]:
     place = Place(small.folder / "place")
     Up("app", 5, "127.0.0.1", 1, False, {}).write(place)
     place.run.symlink_to((small.folder / "server").resolve())
-    return list(table(place))
+    return list(status_table(place))
 
 
 # ---- who somebody says it is ----
@@ -210,10 +210,10 @@ def test_card(tmp_path: Path, case: str, insecure: bool) -> None:
     key = small.keys[EVIL]
 
     def lie(blob: bytes, signature: bytes) -> tuple[bytes, bytes]:
-        frame = frames.unpack(blob, 1 << 30)
+        frame = messages.unpack(blob, 1 << 30)
         if not isinstance(frame, Card):
             return blob, signature
-        lied = frames.pack(CARDS[case](frame))
+        lied = messages.pack(CARDS[case](frame))
         return lied, key.sign(lied)
 
     small.grid.twists[100 + EVIL] = lie
@@ -243,7 +243,7 @@ def test_members_own_words_are_written_out(tmp_path: Path) -> None:
     node = small.grid.nodes[100 + EVIL]
 
     def sorry(done: Done) -> Any:
-        return frames.Sorry(done.nonce, "\x1b[2J\u202e\n" * 200)
+        return messages.Sorry(done.nonce, "\x1b[2J\u202e\n" * 200)
 
     node.twist = sorry
     small.server().play()
@@ -270,7 +270,7 @@ def test_length_is_bounded_where_there_are_few(tmp_path: Path, members: int) -> 
 
 def test_bound_of_the_agreement_is_the_one(tmp_path: Path) -> None:
     """The same uploads, and a bound that lets none or all of them by."""
-    from shoal.flower.bounds import Bounds
+    from shoal.flower.agreement import Bounds
 
     for norm, accepted in ((1e-6, 0), (1e6, 3)):
         small = Small(tmp_path / f"{norm}", bounds=Bounds(norm=norm), members=2)
@@ -281,7 +281,7 @@ def test_bound_of_the_agreement_is_the_one(tmp_path: Path) -> None:
 
 
 def test_noise_of_private_members_is_within_the_bound(tmp_path: Path) -> None:
-    from shoal.flower.bounds import Bounds
+    from shoal.flower.agreement import Bounds
     from shoal.flower.privacy import Privacy
 
     privacy, initial = Privacy(clip=1.0, noise=8.0, shared_by=2), torch.zeros(10_000)
@@ -328,26 +328,26 @@ def test_form_of_a_payload_needs_no_majority(tmp_path: Path, method: str, sent: 
 
 def test_agreement_says_its_bounds(tmp_path: Path) -> None:
     from shoal.config import from_mapping
-    from shoal.flower.agreement import Expects, load
-    from shoal.flower.new_app import write_app
+    from shoal.flower.agreement import Expects, load_agreement
+    from shoal.flower.apps import write_app
 
     config = from_mapping({"data": "digits", "model": {"name": "mlp", "hidden": 5}})
     path = write_app(tmp_path / "app", config, Expects((64,), 10))
-    agreed = load(path)
+    agreed = load_agreement(path)
     assert agreed.bounds is not None and agreed.bounds.norm is not None
     initial = agreed.plan().initial.theta
     assert agreed.bounds.norm == pytest.approx(10 * float(initial.norm()), rel=1e-3)
     tighter = path.read_text().replace("bounds: {rows: 10000000", "bounds: {rows: 500")
     path.write_text(tighter)
-    assert load(path).digest != agreed.digest
+    assert load_agreement(path).digest != agreed.digest
     for wrong in ("rows: 0", "rows: true", "rows: 1.5", "norm: -1", "norm: .nan", "length: 3"):
         path.write_text(tighter.split("bounds:")[0] + f"bounds: {{{wrong}}}\n")
         with pytest.raises(UserError, match="bounds"):
-            load(path)
+            load_agreement(path)
 
 
 def test_member_with_too_many_rows_does_not_join(tmp_path: Path) -> None:
-    from shoal.flower.bounds import Bounds
+    from shoal.flower.agreement import Bounds
 
     with pytest.raises(UserError, match=r"12 rows, and bounds.rows of the agreement allows 11"):
         Small(tmp_path, bounds=Bounds(rows=11))
@@ -405,10 +405,10 @@ def answering(small: Small, member: int, make: Callable[[Answer], Any]) -> None:
     key, node = small.keys[member], small.grid.nodes[100 + member]
 
     def twist(blob: bytes, signature: bytes) -> tuple[bytes, bytes]:
-        frame = frames.unpack(blob, 1 << 30, node.words)
+        frame = messages.unpack(blob, 1 << 30, node.words)
         if not isinstance(frame, Answer):
             return blob, signature
-        lied = frames.pack(replace(frame, answer=make(frame)))
+        lied = messages.pack(replace(frame, answer=make(frame)))
         return lied, key.sign(lied)
 
     small.grid.twists[100 + member] = twist
@@ -472,7 +472,7 @@ def test_secure_sum(tmp_path: Path, case: str) -> None:
     add_nodes(grid, what, tmp_path, range(5), keys)
 
     def lie(blob: bytes, signature: bytes) -> tuple[bytes, bytes]:
-        lied = frames.pack(LIES[case](frames.unpack(blob, 1 << 30)))
+        lied = messages.pack(LIES[case](messages.unpack(blob, 1 << 30)))
         return lied, keys[EVIL].sign(lied)
 
     grid.twists[100 + EVIL] = lie
@@ -492,11 +492,11 @@ def test_shares_that_are_any_bytes(tmp_path: Path) -> None:
 
     def lie(blob: bytes, signature: bytes) -> tuple[bytes, bytes]:
         nonlocal lies
-        frame = frames.unpack(blob, 1 << 30)
+        frame = messages.unpack(blob, 1 << 30)
         if not isinstance(frame, Opened) or lies == 4:
             return blob, signature
         lies += 1
-        lied = frames.pack(replace(frame, shares=(flat(lies),) * 5))
+        lied = messages.pack(replace(frame, shares=(flat(lies),) * 5))
         return lied, keys[0].sign(lied)
 
     grid.twists[100] = lie
@@ -511,7 +511,7 @@ def test_pieces_that_are_no_message() -> None:
     from flwr.proto.message_pb2 import Message, Metadata, ObjectTree, PullObjectResponse
     from flwr.proto.runtime_pb2 import PullAppMessagesResponse
 
-    from shoal.flower.pull import pull_bounded
+    from shoal.flower.server.transport import pull_bounded
 
     contents = {"a": b"", "b": b"Array\x00", "c": b"\xff" * 40, "d": b"Nothing {}\x00 x"}
     trees = [ObjectTree(object_id=name) for name in contents]
@@ -556,7 +556,7 @@ class Heard:
     def judge(self, blob: bytes) -> bool:
         """Whether the server takes these bytes for member 3's upload; it must be able to use it."""
         try:
-            frame = frames.unpack(blob, 1 << 20, self.words)
+            frame = messages.unpack(blob, 1 << 20, self.words)
         except WireError:
             return False
         if not isinstance(frame, Done) or frame.member != EVIL:
@@ -590,7 +590,7 @@ def heard(folder: Path, method: Any) -> tuple[Heard, bytes]:
     server.engine.fence.uploads = uploads  # type: ignore[method-assign]
     order, done = caught[-1]
     words = small.grid.nodes[100].words
-    return Heard(server.engine, order, done, words), frames.pack(done[EVIL])
+    return Heard(server.engine, order, done, words), messages.pack(done[EVIL])
 
 
 NUMBERS = (0, -1, 1, True, False, None, 1.5, -2.5, BIG, 1 << 63, 10**400, 1e308, "", "x", [], {})
@@ -659,8 +659,7 @@ def test_any_reply_of_a_running_federation(tmp_path: Path) -> None:
 
 def test_server_knows_every_methods_form() -> None:
     """What the server plays itself has the form of what members send, for the whole catalog."""
-    from shoal.flower.fence import form
-    from shoal.flower.pretend import Pretended
+    from shoal.flower.server.screening import Pretended, form
 
     tried = 0
     for method in sorted(catalog.METHODS):
@@ -723,9 +722,9 @@ def test_a_message_does_not_end_a_member(tmp_path: Path) -> None:
         raise KeyError("whatever")
 
     node._handle = broken  # type: ignore[method-assign]
-    hello = frames.Hello("n", small.what.digest, torch.zeros(1))
-    reply = frames.unpack(node.reply(frames.pack(hello))[0], 1 << 20)
-    assert isinstance(reply, frames.Sorry) and "KeyError" in reply.reason
+    hello = messages.Hello("n", small.what.digest, torch.zeros(1))
+    reply = messages.unpack(node.reply(messages.pack(hello))[0], 1 << 20)
+    assert isinstance(reply, messages.Sorry) and "KeyError" in reply.reason
 
 
 def test_names_of_members_can_be_printed(tmp_path: Path) -> None:
@@ -738,4 +737,4 @@ def test_names_of_members_can_be_printed(tmp_path: Path) -> None:
 
 def test_masks_know_bytes_only() -> None:
     with pytest.raises(ValueError, match="no bytes"):
-        masks.unpacked(torch.zeros(2, 2, dtype=torch.uint8))
+        masking.unpacked(torch.zeros(2, 2, dtype=torch.uint8))

@@ -495,7 +495,7 @@ def test_federations_are_their_owners(tmp_path: Path) -> None:
     pytest.importorskip("flwr")
     from flower.local_grid import Small
 
-    from shoal.flower.layout import Place, Up
+    from shoal.flower.operations.up import Place, Up
 
     before = os.umask(0)
     try:

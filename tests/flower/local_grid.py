@@ -17,14 +17,13 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from shoal.config import from_mapping
-from shoal.flower.agreement import Agreement, Expects
+from shoal.flower.agreement import Agreement, Expects, Rules
 from shoal.flower.keys import Key, new_key
-from shoal.flower.node import Node
-from shoal.flower.own_data import NodeData
-from shoal.flower.post import envelope, opened
-from shoal.flower.roster import Roster
-from shoal.flower.rules import Rules
-from shoal.flower.server import Server
+from shoal.flower.messages import envelope, opened
+from shoal.flower.node.node import Node
+from shoal.flower.node.own_data import NodeData
+from shoal.flower.server.members import Roster
+from shoal.flower.server.server import Server
 from shoal.types import ClientData, Pool
 
 Twist = Callable[[bytes, bytes], tuple[bytes, bytes]]

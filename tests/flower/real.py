@@ -19,14 +19,19 @@ import torch
 
 from shoal.config import from_mapping
 from shoal.data.sources import load as load_data
-from shoal.flower.agreement import Expects
-from shoal.flower.agreement import load as load_agreement
+from shoal.flower.agreement import Expects, load_agreement
+from shoal.flower.apps import agreement_of, write_app
 from shoal.flower.keys import fingerprint, new_key, read_public
-from shoal.flower.layout import Place, Up
-from shoal.flower.new_app import agreement_of, write_app
-from shoal.flower.processes import SUPERLINK, environment
-from shoal.flower.refusals import refused_keys
-from shoal.flower.up import Federation, free_port, prepare
+from shoal.flower.operations.supervisor import refused_keys
+from shoal.flower.operations.up import (
+    SUPERLINK,
+    Federation,
+    Place,
+    Up,
+    environment,
+    free_port,
+    prepare,
+)
 from shoal.metrics.evaluate import evaluate
 from shoal.types import ClientData
 

@@ -14,11 +14,9 @@ from typer.testing import CliRunner, Result
 
 from shoal.cli.app import app
 from shoal.errors import UserError
-from shoal.flower.agreement import load
-from shoal.flower.layout import Place, Up
-from shoal.flower.roster import Roster
-from shoal.flower.rules import Rules, from_run_config
-from shoal.flower.up import superlink_command
+from shoal.flower.agreement import Rules, load_agreement, rules_from
+from shoal.flower.operations.up import Place, Up, superlink_command
+from shoal.flower.server.members import Roster
 
 CONFIG = """
 data: digits
@@ -47,8 +45,8 @@ def test_new_writes_what_flower_expects(made: Path) -> None:
     parts = project["tool"]["flwr"]["app"]["components"]
     assert parts["serverapp"] == "my_club.server_app:app"
     rules = dict(project["tool"]["flwr"]["app"]["config"])
-    assert rules.pop("out") == "" and from_run_config(rules) == Rules()
-    agreed = load(made / "my_club" / "federation.yaml")
+    assert rules.pop("out") == "" and rules_from(rules) == Rules()
+    agreed = load_agreement(made / "my_club" / "federation.yaml")
     assert agreed.expects.shape == (64,) and agreed.expects.classes == 10
     assert "digits" not in (made / "my_club" / "federation.yaml").read_text()
     assert len(build_fab_from_disk(made)) > 1000
@@ -57,7 +55,7 @@ def test_new_writes_what_flower_expects(made: Path) -> None:
 def test_new_with_secure_aggregation(made: Path, tmp_path: Path) -> None:
     words = ["--config", str(tmp_path / "c.yaml"), "--secure", "3"]
     assert call("new", str(tmp_path / "sums"), *words).exit_code == 0
-    agreed = load(tmp_path / "sums" / "sums" / "federation.yaml")
+    agreed = load_agreement(tmp_path / "sums" / "sums" / "federation.yaml")
     assert agreed.secure is not None and agreed.secure.at_least == 3
     refused = call("new", str(tmp_path / "krum"), *words, "--set", "method=krum")
     assert isinstance(refused.exception, UserError) and "single uploads" in str(refused.exception)

@@ -41,11 +41,9 @@ from typer.testing import CliRunner
 from shoal.cli.app import app as commands
 from shoal.config import from_mapping
 from shoal.flower.agreement import Expects
+from shoal.flower.apps import write_app
 from shoal.flower.keys import Key, new_key, read_key
-from shoal.flower.layout import Place, Up
-from shoal.flower.new_app import write_app
-from shoal.flower.processes import SUPERLINK
-from shoal.flower.up import Federation, free_port, prepare
+from shoal.flower.operations.up import SUPERLINK, Federation, Place, Up, free_port, prepare
 
 PROTOBUF = {"content-type": PROTOBUF_MEDIA_TYPE}
 REFUSED_OUTSIDE, REFUSED_INSIDE = 404, 401

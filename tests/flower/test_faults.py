@@ -16,10 +16,10 @@ pytest.importorskip("flwr")
 from flower.local_grid import Small, agreement
 
 from shoal.errors import UserError
-from shoal.flower import frames
-from shoal.flower.bounds import Bounds
-from shoal.flower.frames import Done
-from shoal.flower.node import Node
+from shoal.flower import messages
+from shoal.flower.agreement import Bounds
+from shoal.flower.messages import Done
+from shoal.flower.node.node import Node
 
 
 def scaled(factor: float) -> Callable[[Done], Done]:
@@ -64,7 +64,7 @@ def replayed(first: list[tuple[bytes, bytes]]) -> Callable[[bytes, bytes], tuple
     """Every upload after the first is the first once more."""
 
     def twist(frame: bytes, signature: bytes) -> tuple[bytes, bytes]:
-        if not isinstance(frames.unpack(frame, 1 << 30), Done):
+        if not isinstance(messages.unpack(frame, 1 << 30), Done):
             return frame, signature
         first.append((frame, signature))
         return first[0]

@@ -16,7 +16,7 @@ pytest.importorskip("dp_accounting")
 from flower.local_grid import LocalGrid, add_nodes, agreement, serve, some_keys
 
 from shoal.errors import UserError
-from shoal.flower.frames import Done
+from shoal.flower.messages import Done
 from shoal.flower.privacy import Account, Privacy
 
 RULES = Privacy(clip=0.5, noise=1.0, shared_by=4)

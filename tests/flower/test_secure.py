@@ -19,15 +19,14 @@ pytest.importorskip("flwr")
 from flower.local_grid import LocalGrid, add_nodes, agreement, serve, some_keys
 
 from shoal.errors import UserError
-from shoal.flower import frames, masks
-from shoal.flower.agreement import load
-from shoal.flower.frames import Done, Frame, Order, Sorry, Unmask
-from shoal.flower.masked_round import MaskedRound
-from shoal.flower.masker import Masker
-from shoal.flower.post import opened
+from shoal.flower import masking, messages
+from shoal.flower.agreement import load_agreement
+from shoal.flower.masking import Secure
+from shoal.flower.messages import Done, Frame, Order, Sorry, Unmask, opened
+from shoal.flower.node.masker import Masker
 from shoal.flower.privacy import Privacy
-from shoal.flower.secure import Secure
-from shoal.flower.server import Server
+from shoal.flower.server.masked_round import MaskedRound
+from shoal.flower.server.server import Server
 
 SECURE = Secure(at_least=3)
 Loses = Callable[[int, Frame], bool]
@@ -42,13 +41,13 @@ class LosingGrid(LocalGrid):
 
     def _answer(self, identity: str, message: Message) -> None:
         node = message.metadata.dst_node_id
-        frame = frames.unpack(opened(message.content)[0], 1 << 30, self.nodes[node].words)
+        frame = messages.unpack(opened(message.content)[0], 1 << 30, self.nodes[node].words)
         if self.loses(node - 100, frame):
             return
         super()._answer(identity, message)
         if isinstance(frame, Order) and not frame.question:
             blob = opened(self.replies[identity].content)[0]
-            reply = frames.unpack(blob, 1 << 30, self.nodes[node].words)
+            reply = messages.unpack(blob, 1 << 30, self.nodes[node].words)
             self.seen += [reply] if isinstance(reply, Done) else []
 
 
@@ -123,9 +122,9 @@ def test_sum_is_within_the_rounding_and_single_uploads_are_noise(
     monkeypatch.setattr(Masker, "masked", masked)
     monkeypatch.setattr(MaskedRound, "open", summed)
     _, grid = played(tmp_path / "masked", "fedavg", SECURE, num_server_rounds=1)
-    assert float((torch.stack(plain).sum(0) - sums[0]).abs().max()) <= 5 / (2 * masks.SCALE)
+    assert float((torch.stack(plain).sum(0) - sums[0]).abs().max()) <= 5 / (2 * masking.SCALE)
     for done, true in zip(grid.seen, plain, strict=True):
-        noise = masks.joined([done.delta]) - masks.to_words(true, 5)
+        noise = masking.joined([done.delta]) - masking.to_words(true, 5)
         share = float(np.unpackbits(noise.view(np.uint8)).mean())
         assert abs(share - 0.5) < 4 * 0.5 / (64 * noise.size) ** 0.5  # bits of a fair coin
 
@@ -153,7 +152,7 @@ def test_member_that_dies_before_the_sum_is_opened(tmp_path: Path) -> None:
     assert torch.allclose(theta(plain), theta(masked), rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("stage", [frames.KeysPlease, frames.Peers, Order, Unmask])
+@pytest.mark.parametrize("stage", [messages.KeysPlease, messages.Peers, Order, Unmask])
 def test_too_few_are_left(tmp_path: Path, stage: type) -> None:
     """Three of five fall silent once: no sum, by name, and the round is played again."""
     lost = list[int]()
@@ -175,7 +174,7 @@ def test_too_few_are_left(tmp_path: Path, stage: type) -> None:
 def test_false_shares_open_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opening = Masker.opening
 
-    def false(self: Masker, frame: Unmask) -> frames.Opened:
+    def false(self: Masker, frame: Unmask) -> messages.Opened:
         found = opening(self, frame)
         wrong = tuple(s.clone() for s in found.shares)
         for share in wrong:
@@ -183,7 +182,7 @@ def test_false_shares_open_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         return replace(found, shares=wrong) if frame.member == 0 else found
 
     monkeypatch.setattr(Masker, "opening", false)
-    monkeypatch.setattr("shoal.flower.server.FRUITLESS", 1)
+    monkeypatch.setattr("shoal.flower.server.server.MAX_FAILED_ATTEMPTS", 1)
     with pytest.raises(UserError, match="failed 1 times"):
         played(tmp_path / "masked", "fedavg", SECURE)
     reasons = {text.split(": ", 2)[2] for text in events(tmp_path / "masked", "no sum")}
@@ -202,7 +201,7 @@ def test_node_gives_nothing_away(tmp_path: Path) -> None:
     node = grid.nodes[101]
 
     def reason(frame: Frame) -> str:
-        reply = frames.unpack(node.reply(frames.pack(frame))[0], 1 << 30)
+        reply = messages.unpack(node.reply(messages.pack(frame))[0], 1 << 30)
         assert isinstance(reply, Sorry)
         return reply.reason
 
@@ -236,9 +235,9 @@ def test_noise_is_under_the_masks_too(tmp_path: Path) -> None:
 def test_few_are_never_summed() -> None:
     """A node opens no sum of fewer than agreed, and shares with no fewer."""
     masker = Masker(SECURE)
-    keys = masker.keys(frames.KeysPlease("n", 0, 5))
-    other = Masker(SECURE).keys(frames.KeysPlease("n", 1, 5))
-    peers = frames.Peers("n", 0, 5, (0, 1), (keys.mask, other.mask), (keys.seal, other.seal))
+    keys = masker.keys(messages.KeysPlease("n", 0, 5))
+    other = Masker(SECURE).keys(messages.KeysPlease("n", 1, 5))
+    peers = messages.Peers("n", 0, 5, (0, 1), (keys.mask, other.mask), (keys.seal, other.seal))
     with pytest.raises(Exception, match="3 were agreed on"):
         masker.shares(peers)
 
@@ -271,5 +270,5 @@ def test_both_sides_agree_to_it(tmp_path: Path) -> None:
     plain = agreement("fedavg")
     secure = replace(plain, secure=SECURE)
     secure.write(tmp_path / "federation.yaml")
-    again = load(tmp_path / "federation.yaml")
+    again = load_agreement(tmp_path / "federation.yaml")
     assert again.digest == secure.digest != plain.digest

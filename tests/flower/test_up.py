@@ -21,9 +21,8 @@ from flower.real import CONFIG, PATIENCE, ours
 
 from shoal.config import from_mapping
 from shoal.flower.agreement import Expects
-from shoal.flower.layout import Place, read_up
-from shoal.flower.new_app import write_app
-from shoal.flower.processes import SHOAL
+from shoal.flower.apps import write_app
+from shoal.flower.operations.up import SHOAL, Place, read_up
 
 ENDLESS, MORE = 1000, 3
 

@@ -22,9 +22,9 @@ pytest.importorskip("flwr")
 from flower.local_grid import LocalGrid, add_nodes, agreement, serve, some_keys
 from states.make_0_1 import HERE, MEMBERS, METHOD, end_of_federation, end_of_run
 
-from shoal.flower import frames, wire
-from shoal.flower.frames import Done, Order, Sorry
-from shoal.flower.memory import Kept, MemoryDisk
+from shoal.flower import messages, wire
+from shoal.flower.messages import Done, Order, Sorry
+from shoal.flower.node.node import Kept, MemoryDisk
 from shoal.flower.wire import WireError, vocabulary
 
 ENDS: dict[str, list[float]] = json.loads((HERE / "ends.json").read_text())
@@ -115,19 +115,19 @@ def test_a_members_memories() -> None:
 
 
 def test_an_upload_and_an_order() -> None:
-    upload = frames.unpack((HERE / "upload.frame").read_bytes(), LIMIT, WORDS)
+    upload = messages.unpack((HERE / "upload.frame").read_bytes(), LIMIT, WORDS)
     assert isinstance(upload, Done) and isinstance(upload.payloads[0], Variate)
-    order = frames.unpack((HERE / "order.frame").read_bytes(), LIMIT, WORDS)
+    order = messages.unpack((HERE / "order.frame").read_bytes(), LIMIT, WORDS)
     assert isinstance(order, Order) and isinstance(order.sent[0], Variate)
-    again = frames.unpack(frames.pack(upload), LIMIT, WORDS)
+    again = messages.unpack(messages.pack(upload), LIMIT, WORDS)
     assert isinstance(again, Done) and torch.equal(again.payloads[0].c, upload.payloads[0].c)
-    assert torch.equal(again.delta, upload.delta) and b"shoal." not in frames.pack(upload)
+    assert torch.equal(again.delta, upload.delta) and b"shoal." not in messages.pack(upload)
 
 
 def test_a_name_of_0_1_means_nothing_where_the_method_lacks_it() -> None:
     words = vocabulary(agreement("fedavg").plan().settings.method)
     with pytest.raises(WireError, match="does not use"):
-        frames.unpack((HERE / "upload.frame").read_bytes(), LIMIT, words)
+        messages.unpack((HERE / "upload.frame").read_bytes(), LIMIT, words)
 
 
 def test_a_server_of_0_1_is_told(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_server_of_0_1_is_told(tmp_path: Path) -> None:
     for blob in ((HERE / "order.frame").read_bytes(), (HERE / "home-0" / "hello").read_bytes()):
         reply, _ = grid.nodes[100].reply(blob)
         assert reply.startswith(b"SHOAL1")  # or it could not read why
-        sorry = frames.unpack(reply, LIMIT)
+        sorry = messages.unpack(reply, LIMIT)
         assert isinstance(sorry, Sorry) and "server's shoal is older" in sorry.reason
 
 
@@ -148,7 +148,7 @@ def test_a_member_of_0_1_is_refused_and_the_others_go_on(tmp_path: Path) -> None
     def reply(blob: bytes) -> tuple[bytes, bytes]:
         """What version 0.1 answers to any other frame than its own."""
         assert not blob.startswith(b"SHOAL1")
-        packed = frames.pack(Sorry("", "not a frame of this version"), wire.MAGIC_0_1)
+        packed = messages.pack(Sorry("", "not a frame of this version"), wire.MAGIC_0_1)
         return packed, old.key.sign(packed)
 
     old.reply = reply  # type: ignore[method-assign]

@@ -28,14 +28,23 @@ from flwr.supercore.primitives.asymmetric import bytes_to_public_key, public_key
 from torch import Tensor
 
 from shoal import tree
-from shoal.flower import masks
-from shoal.flower.cannot import CannotError
-from shoal.flower.frames import Done, Keys, KeysPlease, Opened, Order, Peers, Shares, Unmask
-from shoal.flower.secure import Secure
+from shoal.flower import masking
+from shoal.flower.masking import Secure
+from shoal.flower.messages import (
+    CannotError,
+    Done,
+    Keys,
+    KeysPlease,
+    Opened,
+    Order,
+    Peers,
+    Shares,
+    Unmask,
+)
 from shoal.method import Method
 from shoal.types import Reduction
 
-KEPT = 4  # orders whose secrets are kept
+KEPT_SECRETS = 4  # orders whose secrets are kept
 
 
 @dataclass
@@ -43,10 +52,10 @@ class Secrets:
     """What a member keeps for one order."""
 
     mask: ec.EllipticCurvePrivateKey = field(
-        default_factory=lambda: ec.generate_private_key(masks.CURVE)
+        default_factory=lambda: ec.generate_private_key(masking.CURVE)
     )
     seal: ec.EllipticCurvePrivateKey = field(
-        default_factory=lambda: ec.generate_private_key(masks.CURVE)
+        default_factory=lambda: ec.generate_private_key(masking.CURVE)
     )
     own: bytes = field(default_factory=lambda: secrets.token_bytes(32))  # key of the own mask
     peers: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)
@@ -71,10 +80,10 @@ class Masker:
         if frame.ticket in self._kept:
             raise CannotError("this order has keys already")
         kept = self._kept[frame.ticket] = Secrets()
-        for old in list(self._kept)[:-KEPT]:
+        for old in list(self._kept)[:-KEPT_SECRETS]:
             del self._kept[old]
         mask, seal = (public_key_to_bytes(k.public_key()) for k in (kept.mask, kept.seal))
-        return Keys(frame.nonce, frame.member, masks.packed(mask), masks.packed(seal))
+        return Keys(frame.nonce, frame.member, masking.packed(mask), masking.packed(seal))
 
     def shares(self, frame: Peers) -> Shares:
         """A share of both secrets for every peer, sealed so that only the peer can read it."""
@@ -86,13 +95,13 @@ class Masker:
         kept.peers = _peers(frame)
         number, needed = len(members), self.secure.threshold(len(members))
         own = create_shares(kept.own, needed, number)
-        key = create_shares(masks.to_secret(kept.mask), needed, number)
+        key = create_shares(masking.to_secret(kept.mask), needed, number)
         sealed = []
         for peer, one, other in zip(members, own, key, strict=True):
             if peer == frame.member:
                 kept.entrusted[peer] = one, other
             text = share_keys_plaintext_concat(frame.member, peer, one, other)
-            sealed.append(masks.packed(encrypt(_sealing(kept, peer), text)))
+            sealed.append(masking.packed(encrypt(_sealing(kept, peer), text)))
         return Shares(frame.nonce, frame.member, tuple(sealed))
 
     def masked(self, frame: Order, done: Done, method: Method) -> Done:
@@ -103,13 +112,13 @@ class Masker:
         size = sum(leaf.numel() for leaf in leaves)
         try:
             flat = torch.cat([leaf.reshape(-1).double() for leaf in leaves])
-            words = masks.to_words(flat, len(frame.among)) + masks.stream(kept.own, size)
+            words = masking.to_words(flat, len(frame.among)) + masking.stream(kept.own, size)
         except ValueError as error:
             raise CannotError(f"an upload that cannot be added up: {error}") from None
         for peer in set(frame.among) - {frame.member}:
             other = bytes_to_public_key(kept.peers[peer][0])
-            words = words + masks.pair_mask(kept.mask, other, frame.member < peer, size)
-        pieces = masks.split(torch.from_numpy(words.view(np.int64)), leaves)
+            words = words + masking.pair_mask(kept.mask, other, frame.member < peer, size)
+        pieces = masking.split(torch.from_numpy(words.view(np.int64)), leaves)
         payloads = tree.rebuild(done.payloads, pieces[2:])
         return replace(done, delta=pieces[0], stats=pieces[1], payloads=payloads)
 
@@ -138,7 +147,7 @@ class Masker:
             raise CannotError(f"a sum of {len(alive)} uploads is not opened")
         kept.opened = True
         found = [kept.entrusted[peer][0 if peer in alive else 1] for peer in sorted(among)]
-        return Opened(frame.nonce, frame.member, tuple(masks.packed(share) for share in found))
+        return Opened(frame.nonce, frame.member, tuple(masking.packed(share) for share in found))
 
 
 def _weighed(frame: Order, done: Done, method: Method) -> list[Tensor]:
@@ -159,7 +168,7 @@ def _peers(frame: Peers) -> dict[int, tuple[bytes, bytes]]:
     try:
         pairs = zip(frame.members, frame.masks, frame.seals, strict=True)
         for member, mask, seal in pairs:
-            found[member] = masks.unpacked(mask), masks.unpacked(seal)
+            found[member] = masking.unpacked(mask), masking.unpacked(seal)
             for key in found[member]:
                 bytes_to_public_key(key)
     except (ValueError, TypeError):
@@ -173,7 +182,7 @@ def _sealing(kept: Secrets, peer: int) -> bytes:
 
 def _unsealed(kept: Secrets, peer: int, member: int, blob: Tensor) -> tuple[bytes, bytes]:
     try:
-        text = decrypt(_sealing(kept, peer), masks.unpacked(blob))
+        text = decrypt(_sealing(kept, peer), masking.unpacked(blob))
         source, target, own, key = share_keys_plaintext_separate(text)
     except (InvalidToken, ValueError):
         raise CannotError(f"a share of member {peer} that cannot be read") from None

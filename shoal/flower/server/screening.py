@@ -1,9 +1,12 @@
-"""One fence around every reply: what a member says of itself, and what it sends, is judged here.
+"""One screen for every reply: what a member says of itself, and what it sends, is judged here.
 
 A reply has been decoded by then (:mod:`shoal.flower.wire`), its sender is known and it is no longer
-than it may be (:mod:`shoal.flower.post`). Every function gives a reason to refuse, or the empty
-text. A reply that makes a judge fail is refused like any other: nothing that one member sends ends
-a run.
+than it may be (:mod:`shoal.flower.server.transport`). Every function gives a reason to refuse, or
+the empty text. A reply that makes a judge fail is refused like any other: nothing that one member
+sends ends a run.
+
+What a reply must look like follows from method and model, not from anybody's data. So the server
+plays a member itself, on made-up rows, and needs no majority to tell a payload of the right form.
 """
 
 from __future__ import annotations
@@ -12,27 +15,73 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import torch
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key
 from torch import Tensor
 
 from shoal import tree
+from shoal.engines import api as base
 from shoal.engines.api import Order
+from shoal.engines.loop import question_view, train_one
 from shoal.errors import shown
-from shoal.flower import masks
-from shoal.flower.bounds import Limits
-from shoal.flower.frames import Answer, Card, Done, Keys, Opened, Shares
-from shoal.flower.pretend import Pretender
+from shoal.flower import masking
+from shoal.flower.agreement import Expects, Limits
+from shoal.flower.messages import NAME, WORST, Answer, Card, Done, Keys, Opened, Shares
 from shoal.states import freeze
 from shoal.tree import Tree
-from shoal.types import Reduction
+from shoal.types import ClientData, Pool, Reduction
 
-ENOUGH = 4  # uploads, from which on a median says what is usual
-NAME, PUBLIC, SEALED = 64, 2048, 4096  # characters, and bytes of a share
+# ---- a made-up member ----
+PRETENDED_ROWS = 4  # batch normalisation needs more than one
+
+
+class Pretender(Protocol):
+    """Says what a member would send."""
+
+    def upload(self, order: base.Order) -> Tree: ...
+
+    def answer(self, order: base.Order, question: Callable[..., Tree], payload: Tree) -> Tree: ...
+
+
+class Pretended:
+    """A member with a few rows of the agreed form that say nothing."""
+
+    def __init__(self, expects: Expects) -> None:
+        draw = torch.Generator().manual_seed(0)
+        if expects.vocabulary:
+            x = torch.randint(expects.vocabulary, (PRETENDED_ROWS, *expects.shape), generator=draw)
+        else:
+            x = torch.rand((PRETENDED_ROWS, *expects.shape), generator=draw)
+        y = torch.arange(PRETENDED_ROWS) % expects.classes
+        self.data = ClientData(Pool(x, y), torch.arange(PRETENDED_ROWS), y, float(PRETENDED_ROWS))
+
+    def _order(self, order: base.Order) -> tuple[base.Order, base.Member]:
+        member = base.Member(0, self.data, self.data, None, None)
+        return replace(
+            order,
+            members=(member,),
+            pad=0,
+            batch=min(order.batch or PRETENDED_ROWS, PRETENDED_ROWS),
+        ), member
+
+    def upload(self, order: base.Order) -> Tree:
+        """Statistics and payloads of a member's upload."""
+        results = train_one(*self._order(order))
+        return results.stats[0], tree.row(results.payloads, 0)
+
+    def answer(self, order: base.Order, question: Callable[..., Tree], payload: Tree) -> Tree:
+        asked, member = self._order(order)
+        found: Tree = question(question_view(asked, member, question), payload)
+        return found
+
+
+# ---- the screen ----
+MEDIAN_UPLOADS = 4  # uploads, from which on a median says what is usual
+PUBLIC, SEALED = 2048, 4096  # characters, and bytes of a share
 STEPS = 2**31 - 1  # what a record of a client has room for
-WORST = 1e30  # loss that a node reports where it has none
 Reasons = dict[int, str]
 
 
@@ -140,7 +189,7 @@ class Fence:
 
     def _too_far(self, order: Order, good: dict[int, Done]) -> Reasons:
         """Uploads much longer than the median of the round's, where there are enough of them."""
-        if not self.factor or len(good) < ENOUGH:
+        if not self.factor or len(good) < MEDIAN_UPLOADS:
             return {}
         found = self._beyond({c: length((f.delta,)) for c, f in good.items()}, "norm")
         for index, part in enumerate(order.program.method.parts):
@@ -222,8 +271,8 @@ def scores(answer: Answer) -> str:
 def keys(frame: Keys) -> str:
     """Public halves that others will use."""
     for half in (frame.mask, frame.seal):
-        found = bytes_to_public_key(masks.unpacked(half))
-        if found.curve.name != masks.CURVE.name:
+        found = bytes_to_public_key(masking.unpacked(half))
+        if found.curve.name != masking.CURVE.name:
             return "keys of another kind"
     return ""
 
@@ -233,7 +282,7 @@ def shares(frame: Shares | Opened, members: int) -> str:
     found = frame.sealed if isinstance(frame, Shares) else frame.shares
     if not isinstance(found, tuple) or len(found) != members:
         return "other shares than one for every member"
-    fine = all(0 < len(masks.unpacked(share)) <= SEALED for share in found)
+    fine = all(0 < len(masking.unpacked(share)) <= SEALED for share in found)
     return "" if fine else "shares of another length"
 
 

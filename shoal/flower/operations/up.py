@@ -1,4 +1,5 @@
-"""A federation on this machine: SuperLink, members and server app as real processes.
+"""A federation on this machine: where its owner keeps what, and its processes (SuperLink, members
+and server app) with their logs.
 
 TLS and node authentication are on, with certificates and keys made here, unless ``insecure`` is
 spelled out. The owner's side of the SuperLink is closed to others in any case.
@@ -6,24 +7,219 @@ spelled out. The owner's side of the SuperLink is closed to others in any case.
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 
-from shoal.durable import private
+from shoal.durable import private, private_folder
 from shoal.errors import UserError
-from shoal.flower.certificates import make_certificates
-from shoal.flower.keys import new_key, read_key
-from shoal.flower.layout import Place, Up
-from shoal.flower.link import Link, owners_link
-from shoal.flower.new_app import agreement_of
-from shoal.flower.processes import SHOAL, SUPERLINK, SUPERLINK_COMMAND, Processes
-from shoal.flower.roster import Roster
+from shoal.flower.apps import agreement_of
+from shoal.flower.keys import make_certificates, new_key, read_key
+from shoal.flower.operations.owner import Link, Owner
+from shoal.flower.server.members import Roster
 from shoal.lock import end_holder
+from shoal.rundir import dump_json, write_text
 
+# ---- places ----
+LOCK = "lock"
+
+
+@dataclass(frozen=True)
+class Place:
+    """The directory of ``shoal flower up``."""
+
+    path: Path
+
+    @property
+    def settings(self) -> Path:
+        return self.path / "up.json"
+
+    @property
+    def certificates(self) -> Path:
+        return self.path / "certificates"
+
+    @property
+    def authority(self) -> Path:
+        return self.certificates / "ca.crt"
+
+    @property
+    def owner(self) -> Owner:
+        """Token, secret and port of the SuperLink's inner side."""
+        return Owner(self.path / "owner")
+
+    @property
+    def database(self) -> Path:
+        """The SuperLink's; tokens of running apps are in it."""
+        return self.path / "superlink.db"
+
+    @property
+    def run(self) -> Path:
+        return self.path / "run"
+
+    @property
+    def roster(self) -> Path:
+        return self.run / "roster.json"
+
+    @property
+    def lock(self) -> Path:
+        """Held by the one server that uses the run."""
+        return self.run / LOCK
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @property
+    def superlink_log(self) -> Path:
+        return self.logs / "superlink.log"
+
+    @property
+    def finished(self) -> bool:
+        return (self.run / "summary.json").exists()
+
+    def node(self, index: int) -> Path:
+        return self.path / "nodes" / f"node-{index:02d}"
+
+
+@dataclass(frozen=True)
+class Up:
+    """What ``up`` was asked for, kept for ``resume`` and ``status``."""
+
+    app: str
+    nodes: int
+    host: str
+    port: int
+    insecure: bool
+    settings: dict[str, Any]
+
+    @property
+    def address(self) -> str:
+        """Where members on this machine find the SuperLink: the outer port, theirs alone."""
+        return f"{'127.0.0.1' if self.host in ('0.0.0.0', '::') else self.host}:{self.port}"
+
+    def write(self, place: Place) -> None:
+        private_folder(place.path)
+        write_text(place.settings, dump_json(vars(self), indent=2) + "\n")
+
+
+def read_up(place: Place) -> Up:
+    try:
+        return Up(**json.loads(place.settings.read_text()))
+    except (OSError, ValueError, TypeError):
+        raise UserError(f"{place.path} is no directory of shoal flower up") from None
+
+
+def owners_link(place: Place) -> Link:
+    """To the SuperLink of a directory; refused if none has started there."""
+    owner = place.owner
+    return Link(owner.address(), place.authority, owner.token())
+
+
+# ---- processes ----
+SUPERLINK = "superlink"
+SHOAL = [sys.executable, "-c", "from shoal.cli import main; main()"]
+SUPERLINK_COMMAND = [
+    sys.executable,
+    "-c",
+    "from shoal.flower.superlink import main; main()",
+    "flower-superlink",
+]
+
+
+def environment(home: Path) -> dict[str, str]:
+    """Flower's programs from this installation, its files in ``home``, no telemetry."""
+    here = str(Path(sys.executable).parent)
+    return {
+        **os.environ,
+        "PATH": f"{here}{os.pathsep}{os.environ.get('PATH', '')}",
+        "FLWR_HOME": str(home),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5",
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+    }
+
+
+class Processes:
+    """Each in a group of its own; leaving the ``with`` block stops all of them."""
+
+    def __init__(self, logs: Path, home: Path) -> None:
+        logs.mkdir(parents=True, exist_ok=True)
+        self.logs, self.environment = logs, environment(home)
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+        self._files: list[IO[bytes]] = []
+
+    def start(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        log = open(self.logs / f"{name}.log", "ab", opener=private)  # noqa: SIM115
+        self._files.append(log)
+        process = subprocess.Popen(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=self.environment,
+            start_new_session=True,
+        )
+        self.running[name] = process
+        return process
+
+    def sweep(self, name: str) -> None:
+        """End a process at once, with whatever it left in its group."""
+        process = self.running.pop(name)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def __enter__(self) -> Processes:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        self.stop()
+
+    def stop(self, patience: float = 5.0) -> None:
+        """Ask all to end, the SuperLink after those who say goodbye to it, then end them.
+
+        Whatever they started watches its parent and follows.
+        """
+        last = [p for name, p in self.running.items() if name == SUPERLINK]
+        for group in ([p for p in self.running.values() if p not in last], last):
+            self._stop(group, patience)
+        for file in self._files:
+            file.close()
+        self.running.clear()
+
+    def _stop(self, group: Sequence[subprocess.Popen[bytes]], patience: float) -> None:
+        for process in group:
+            _signal(process, signal.SIGCONT)
+            _signal(process, signal.SIGTERM)
+        until = time.monotonic() + patience
+        for process in group:
+            try:
+                process.wait(max(0.1, until - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                _signal(process, signal.SIGKILL)
+                process.wait()
+
+
+def _signal(process: subprocess.Popen[bytes], sign: signal.Signals) -> None:
+    """To the whole group of a process that has not ended."""
+    if process.poll() is None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, sign)
+
+
+# ---- a federation that is up ----
 START_SECONDS = 120.0  # for the SuperLink to answer
 Say = Callable[[str], None]
 
@@ -95,7 +291,7 @@ def node_command(place: Place, up: Up, index: int) -> list[str]:
 def needs_doors() -> None:
     """Refuse a Flower that lacks what keeps strangers out."""
     try:
-        import shoal.flower.superlink  # noqa: F401
+        import shoal.flower.operations.superlink  # noqa: F401
     except ImportError as error:
         raise UserError(f"the installed Flower lacks what keeps strangers out ({error}); nothing "
                         "was started; install flwr>=1.41,<1.43") from None  # fmt: skip

@@ -34,13 +34,13 @@ from flwr.supercore.run import RunNotRunningException
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.fleet_http_connection import http_request_response
 
-from shoal.flower.node import Node
-from shoal.flower.post import envelope, opened
+from shoal.flower.messages import envelope, opened
+from shoal.flower.node.node import Node
 from shoal.flower.wire import WireError
 
-SOON = 0.05  # seconds
-UNFINISHED = 15.0  # seconds for the rest of a message that has begun to arrive
-SINCE, PATIENCE, PAUSE = "SHOAL_NODE_SINCE", 90.0, 2.0
+SOON_SECONDS = 0.05  # seconds
+UNFINISHED_SECONDS = 15.0  # seconds for the rest of a message that has begun to arrive
+SINCE, REFUSED_SECONDS, PAUSE_SECONDS = "SHOAL_NODE_SINCE", 90.0, 2.0
 Connection = tuple[Any, ...]
 
 
@@ -66,7 +66,7 @@ def serve(
         pause = poll
         while True:
             # work comes in bursts: look again soon after an answer, and less and less often then
-            pause = SOON if _worked(node, connection, say) else min(2 * pause, poll)
+            pause = SOON_SECONDS if _worked(node, connection, say) else min(2 * pause, poll)
             time.sleep(pause)
 
 
@@ -87,11 +87,11 @@ def try_again(say: Callable[[str], None]) -> None:
     one is needed.
     """
     began = float(os.environ.setdefault(SINCE, str(time.time())))
-    if time.time() - began > PATIENCE:
+    if time.time() - began > REFUSED_SECONDS:
         return
     say("not let in: the key is not registered, or the SuperLink still waits for an earlier "
         "process of this member; trying again")  # fmt: skip
-    time.sleep(PAUSE)
+    time.sleep(PAUSE_SECONDS)
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
@@ -132,7 +132,7 @@ def _pulled(pull: Callable[[str], bytes], identity: str, tree: Any, limit: int) 
         return content
 
     wanted = [t.object_id for t in iterate_object_tree(tree)]
-    contents = pull_objects(wanted, counted, max_time=UNFINISHED)
+    contents = pull_objects(wanted, counted, max_time=UNFINISHED_SECONDS)
     message = inflate_object_from_contents(identity, contents)
     if not isinstance(message, Message):
         raise WireError("no message")

@@ -1,54 +1,137 @@
 """Frames over a Flower grid: who gets what, who answered in time, and whose answer is to be
-believed."""
+believed. Replies have a bound on their size that holds before they are in memory."""
 
 from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from flwr.app import Array, ArrayRecord, Message, RecordDict
+import httpx
+from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from shoal.errors import shown
-from shoal.flower import frames, wire
-from shoal.flower.frames import Card, Down, Frame, Order, Sorry
+from shoal.flower import messages, wire
+from shoal.flower.agreement import Rules
 from shoal.flower.keys import signed_by
-from shoal.flower.ledger import Ledger
-from shoal.flower.pull import Reply, pull_bounded
-from shoal.flower.rules import Rules
+from shoal.flower.messages import SIGNATURE_BYTES, Card, Down, Frame, Order, Sorry, envelope, opened
+from shoal.flower.server.record import Ledger
 from shoal.flower.wire import Vocabulary, WireError
 
-RECORD, FRAME = "shoal", "frame"
+# ---- replies within bounds ----
+UPLOAD_SECONDS = 10.0  # seconds for an upload that has begun to arrive
+PIECES, PIECE = 64, 1 << 20  # objects of a reply: a few, and one of Flower's chunks a megabyte
+GONE = (3, 4, 5)  # Flower's codes for messages and nodes that are unavailable
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A message that came back, or why there is none."""
+
+    to: str  # id of the message it replies to
+    node: int = 0
+    content: RecordDict | None = None
+    error: str = ""
+    gone: bool = False  # the node, not its answer, is what is missing
+
+
+class TooLongError(Exception):
+    """A reply of more bytes than are accepted."""
+
+
+def pull_bounded(grid: Grid, ids: Sequence[str], limit: int) -> Iterator[Reply]:
+    """The replies that are there. From a deployed grid each is read piece by piece, and given up
+    as soon as it is longer than ``limit``."""
+    if not ids:
+        return
+    client = getattr(grid, "_runtime_client", None)
+    if client is None:
+        for message in grid.pull_messages(ids):
+            yield _reply(message)
+        return
+    from flwr.proto.runtime_pb2 import PullAppMessagesRequest
+    from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
+
+    found = client.PullMessages(PullAppMessagesRequest(message_ids=list(ids)))
+    for head, tree in zip(found.messages_list, found.message_object_trees, strict=True):
+        to = head.metadata.reply_to_message_id
+        try:
+            yield _reply(_pulled(grid, client, head.metadata.message_id, tree, limit))
+        except httpx.HTTPError:
+            raise  # the SuperLink's, no member's
+        except TooLongError as error:
+            yield Reply(to, head.metadata.src_node_id, error=str(error))
+        except ObjectPullError:
+            yield Reply(to, head.metadata.src_node_id, error="its upload was broken off", gone=True)
+        except Exception as error:  # pieces that are no message, of whatever kind
+            why = f"pieces that are no message ({type(error).__name__})"
+            yield Reply(to, head.metadata.src_node_id, error=why)
+
+
+def _pulled(grid: Grid, client: object, identity: str, tree: object, limit: int) -> Message:
+    """One message, object by object."""
+    from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
+    from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
+    from flwr.supercore.inflatable.inflatable_protobuf_utils import make_pull_object_fn_protobuf
+    from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+
+    node, run = grid.node, grid.run.run_id  # type: ignore[attr-defined]
+    pull = make_pull_object_fn_protobuf(client.PullObject, node, run)  # type: ignore[attr-defined]
+    contents: dict[str, bytes] = {}
+    total = 0
+    try:
+        for count, item in enumerate(iterate_object_tree(tree), 1):  # type: ignore[arg-type]
+            if count > PIECES + limit // PIECE:
+                raise TooLongError(f"more than {PIECES + limit // PIECE} pieces")
+            contents[item.object_id] = _object(pull, item.object_id)
+            total += len(contents[item.object_id])
+            if total > limit + (64 << 10):  # Flower's own headers
+                raise TooLongError(f"more than the {limit} bytes that are accepted")
+    finally:
+        confirm = ConfirmMessageReceivedRequest(node=node, run_id=run, message_object_id=identity)
+        client.ConfirmMessageReceived(confirm)  # type: ignore[attr-defined]
+    message = inflate_object_from_contents(identity, contents)
+    if not isinstance(message, Message):
+        raise TypeError("another object than a message")
+    message.metadata.__dict__["_message_id"] = identity
+    return message
+
+
+def _object(pull: Callable[[str], bytes], identity: str) -> bytes:
+    """One object; a node may still be sending it, but not for long."""
+    from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectUnavailableError
+
+    until = time.monotonic() + UPLOAD_SECONDS
+    while True:
+        try:
+            return pull(identity)
+        except ObjectUnavailableError:
+            if time.monotonic() > until:
+                raise ObjectPullError(identity, "it never came") from None
+            time.sleep(0.05)
+
+
+def _reply(message: Message) -> Reply:
+    to = message.metadata.reply_to_message_id
+    if message.has_error():
+        gone = message.error.code in GONE
+        return Reply(to, message.metadata.src_node_id, error=_sentence(message), gone=gone)
+    return Reply(to, message.metadata.src_node_id, message.content)
+
+
+def _sentence(message: Message) -> str:
+    error = message.error
+    return f"{shown(error.reason, 200) or 'no reply'} (Flower error {error.code})"
+
+
+# ---- sending and believing ----
 OLD_NODE = (
     "the member's shoal is older than the server's; both need the same version: install the "
     "server's on its node and start it again"
 )
-FIRST_LOOK = 0.02  # seconds; every look after it waits a little longer, up to ``poll``
-SIGNATURE_BYTES = 512
-
-
-def envelope(frame: bytes, signature: bytes = b"") -> RecordDict:
-    """A signature and a frame as one of Flower's arrays; nothing in it is parsed by Flower.
-
-    One array is one object to push and to pull; two would be half as many requests again.
-    """
-    data = len(signature).to_bytes(2, "little") + signature + frame
-    array = Array(dtype="uint8", shape=(len(data),), stype="shoal.frame", data=data)
-    return RecordDict({RECORD: ArrayRecord({FRAME: array})})
-
-
-def opened(content: RecordDict) -> tuple[bytes, bytes]:
-    """The frame and the signature in a message."""
-    record = content.get(RECORD)
-    if len(content) != 1 or not isinstance(record, ArrayRecord) or set(record) != {FRAME}:
-        raise WireError("other records than one frame")
-    data = record[FRAME].data
-    length = int.from_bytes(data[:2], "little")
-    if length > SIGNATURE_BYTES or len(data) < 2 + length:
-        raise WireError("a signature that is too long")
-    return data[2 + length :], data[2 : 2 + length]
+FIRST_LOOK_SECONDS = 0.02  # seconds; every look after it waits a little longer, up to ``poll``
 
 
 @dataclass(frozen=True)
@@ -87,13 +170,13 @@ class Post:
     def send(self, frames_: Iterable[tuple[Address, Down]]) -> dict[str, _Sent]:
         """Messages on their way, by their id."""
         pairs = list(frames_)
-        messages = []
+        outgoing = []
         for address, frame in pairs:
             kind = "train" if isinstance(frame, Order) and not frame.question else "query"
             ttl = 4 * self.rules.deadline + 60.0
-            content, group = envelope(frames.pack(frame)), str(self.round)
-            messages.append(Message(content, address.node, kind, ttl=ttl, group_id=group))
-        ids = list(self.grid.push_messages(messages))
+            content, group = envelope(messages.pack(frame)), str(self.round)
+            outgoing.append(Message(content, address.node, kind, ttl=ttl, group_id=group))
+        ids = list(self.grid.push_messages(outgoing))
         sent = zip(ids, pairs, strict=False)
         return {i: _Sent(a, f.nonce, self.round) for i, (a, f) in sent if i}
 
@@ -107,7 +190,7 @@ class Post:
         """Replies by member: of those who answered in time, and well."""
         waiting = self.send(orders.items())
         found: dict[int, Frame] = {}
-        total, begun, pause = len(waiting), time.monotonic(), FIRST_LOOK
+        total, begun, pause = len(waiting), time.monotonic(), FIRST_LOOK_SECONDS
         until = begun + (self.rules.deadline if deadline is None else deadline)
         enough = self.rules.enough if enough is None else enough
         while waiting:
@@ -176,7 +259,7 @@ class Post:
         blob, signature = opened(reply.content)
         if wire.of_0_1(blob):
             raise WireError(OLD_NODE)
-        frame = frames.unpack(blob, self.limit, self.words)
+        frame = messages.unpack(blob, self.limit, self.words)
         public = sent.address.public
         if not public and isinstance(frame, Card):  # insecure: whoever has a key is somebody
             public = frame.public.encode()

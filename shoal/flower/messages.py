@@ -1,17 +1,28 @@
-"""The closed set of messages between server and nodes."""
+"""The closed set of messages between server and nodes, and how one travels with its signature."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, get_args, get_type_hints
 
+from flwr.app import Array, ArrayRecord, RecordDict
 from torch import Tensor
 
 from shoal.flower import wire
 from shoal.flower.wire import Vocabulary, WireError
 from shoal.tree import Tree
 
-LONGEST = 4096  # characters of a text; keys are below 300
+
+class CannotError(Exception):
+    """Why a node does not do what it was told; the sentence goes to the server."""
+
+
+RECORD, FRAME = "shoal", "frame"  # what Flower calls them
+SIGNATURE_BYTES = 512
+SCORE = "score"  # the question that is no part's: how good is this model?
+NAME = 64  # characters of a member's name
+WORST = 1e30  # loss that a node reports where it has none
+LONGEST_TEXT = 4096  # characters of a text; keys are below 300
 Ints = tuple[int, ...]
 Floats = tuple[float, ...]
 
@@ -224,9 +235,32 @@ def _is(value: Any, plain: type) -> bool:
     if plain is int:
         return type(value) is int and abs(value) < 1 << 63
     if plain is str:  # half of a surrogate pair has no bytes, so it is no text
-        return type(value) is str and len(value) <= LONGEST and not any(map(_half, value))
+        return type(value) is str and len(value) <= LONGEST_TEXT and not any(map(_half, value))
     return type(value) is plain
 
 
 def _half(character: str) -> bool:
     return "\ud800" <= character <= "\udfff"
+
+
+# ---- on the way ----
+def envelope(frame: bytes, signature: bytes = b"") -> RecordDict:
+    """A signature and a frame as one of Flower's arrays; nothing in it is parsed by Flower.
+
+    One array is one object to push and to pull; two would be half as many requests again.
+    """
+    data = len(signature).to_bytes(2, "little") + signature + frame
+    array = Array(dtype="uint8", shape=(len(data),), stype="shoal.frame", data=data)
+    return RecordDict({RECORD: ArrayRecord({FRAME: array})})
+
+
+def opened(content: RecordDict) -> tuple[bytes, bytes]:
+    """The frame and the signature in a message."""
+    record = content.get(RECORD)
+    if len(content) != 1 or not isinstance(record, ArrayRecord) or set(record) != {FRAME}:
+        raise WireError("other records than one frame")
+    data = record[FRAME].data
+    length = int.from_bytes(data[:2], "little")
+    if length > SIGNATURE_BYTES or len(data) < 2 + length:
+        raise WireError("a signature that is too long")
+    return data[2 + length :], data[2 : 2 + length]

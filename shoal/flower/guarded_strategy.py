@@ -18,8 +18,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from shoal.errors import UserError, shown
-from shoal.flower.bounds import ROWS
-from shoal.flower.fence import judged, odd
+from shoal.flower.agreement import ROWS
+from shoal.flower.server.screening import judged, odd
 from shoal.rundir import write_bytes
 
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]

@@ -3,7 +3,13 @@
 Flower serves members, its owner and running apps on one port and asks only members who they are.
 Here members have a port with nothing but their own paths on it. The owner's side listens on this
 machine only, and asks for the owner's token (control) and for the owner's secret (running apps).
-Before the first port opens, every path of the owner's side is tried without them.
+Before the first port opens, every path of the owner's side is tried without them. What a door lets
+in is built anew from what was checked: there is one parser and one reading of every request, so
+nothing can be smuggled between two of them.
+
+Flower's own SuperExec puts the token of a task on a command line, which every user of the machine
+can read. Here it is in a file for the owner's eyes. Nothing but server apps is taken: the other
+kinds of task that Flower knows are not run at all.
 """
 
 from __future__ import annotations
@@ -13,11 +19,17 @@ import asyncio
 import hmac
 import logging
 import os
+import re
+import signal
 import socket
+import subprocess
 import sys
+import threading
+import time
 from base64 import b64decode
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -32,22 +44,200 @@ from flwr.common.constant import (
     TIMESTAMP_HEADER,
     TIMESTAMP_TOLERANCE,
 )
+from flwr.proto.runtime_pb2 import AcquireTaskRequest
 from flwr.supercore.auth.typing import AccountAuthLoginDetails, AccountInfo
-from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
+from flwr.supercore.constant import (
+    FLEET_HTTP_PUBLIC_KEY_HEADER,
+    FLEET_HTTP_SIGNATURE_HEADER,
+    TASK_TYPE_TO_COMMAND,
+    TaskType,
+)
 from flwr.supercore.error import ApiErrorCode, FlowerError
 from flwr.supercore.http_logging import get_uvicorn_log_config
+from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor, SuperExecAuthHttpInterceptor
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
 from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
+from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.superlink.auth_plugin import NoOpControlAuthnPlugin
 from flwr.superlink.cli.flower_superlink import SuperLinkLifespan, _parse_superlink_lifespan_config
 from flwr.superlink.main import create_app
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from shoal.errors import UserError
-from shoal.flower.door import MEMBERS, NOT_FOUND, OWNER, Door, Headers, listener
-from shoal.flower.executor import Executor
-from shoal.flower.owner import Owner
+from shoal.flower.keys import write_secret
+from shoal.flower.operations.owner import Owner
 
+# ---- doors ----
+MEMBERS = re.compile(rb"/v1/fleet/[a-z-]+")
+OWNER = re.compile(rb"/v1/(control|runtime)/[a-z-]+")
+STRANGER_BYTES = 64 << 10  # bytes that anybody may send; no request for being let in is longer
+MEMBER_BYTES = 512 << 20  # bytes of one request of a member; Flower sends models in pieces of 5 MB
+NOT_FOUND, LENGTH_REQUIRED, TOO_LARGE = 404, 411, 413
+GOODBYE_SECONDS = 2  # seconds for requests under way when the process is asked to end
+Headers = Mapping[bytes, bytes]
+
+
+class Door:
+    """Passes POST requests whose raw path matches ``paths`` exactly, on to ``app``.
+
+    With ``known`` every request must say its length, and only those that ``known`` recognises by
+    their headers may be longer than ``STRANGER_BYTES``. A request that is refused ends its
+    connection.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        paths: re.Pattern[bytes],
+        known: Callable[[Headers], bool] | None = None,
+    ) -> None:
+        self.app, self.paths, self.known = app, paths, known
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":  # comes from the process, never from the network
+            await self.app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            raise ValueError(f"no {scope['type']} here")
+        status = await self._refusal(scope)
+        if status is None:
+            await self.app(_anew(scope), receive, send)
+        else:
+            headers = [(b"content-length", b"0"), (b"connection", b"close")]
+            await send({"type": "http.response.start", "status": status, "headers": headers})
+            await send({"type": "http.response.body", "body": b""})
+
+    async def _refusal(self, scope: Scope) -> int | None:
+        """Why a request is not let in; None if it is."""
+        asked = scope["method"] == "POST" and not scope["query_string"]
+        if not asked or self.paths.fullmatch(scope["raw_path"]) is None:
+            return NOT_FOUND
+        return None if self.known is None else await self._too_long(scope["headers"], self.known)
+
+    async def _too_long(
+        self, headers: list[tuple[bytes, bytes]], known: Callable[[Headers], bool]
+    ) -> int | None:
+        lengths = [value for name, value in headers if name == b"content-length"]
+        if len(lengths) != 1 or any(name == b"transfer-encoding" for name, _ in headers):
+            return LENGTH_REQUIRED
+        if not lengths[0].isdigit() or len(lengths[0]) > 12 or int(lengths[0]) > MEMBER_BYTES:
+            return TOO_LARGE
+        if int(lengths[0]) > STRANGER_BYTES and not await asyncio.to_thread(known, dict(headers)):
+            return TOO_LARGE
+        return None
+
+
+def _anew(scope: Scope) -> dict[str, Any]:
+    """The request that was checked, and nothing that was not.
+
+    Flower decides by the URL whom to ask for a signature, and a ``Host`` of a stranger's choice is
+    a part of the URL; so it is replaced.
+    """
+    kept = [(name, value) for name, value in scope["headers"] if name != b"host"]
+    return {
+        "type": "http",
+        "asgi": scope["asgi"],
+        "http_version": scope["http_version"],
+        "method": "POST",
+        "scheme": scope["scheme"],
+        "path": scope["raw_path"].decode("ascii"),
+        "raw_path": scope["raw_path"],
+        "query_string": b"",
+        "root_path": "",
+        "headers": [(b"host", b"superlink"), *kept],
+        "client": scope.get("client"),
+        "server": scope.get("server"),
+        "state": scope.get("state", {}),
+    }
+
+
+def listener(door: Door, **settings: Any) -> uvicorn.Config:
+    """A server for a door, without upgrades to other protocols and without belief in proxies.
+
+    Its parser is the strictest, and leaves every form of a target as it came.
+    """
+    given: dict[str, Any] = {
+        "http": "h11",
+        "ws": "none",
+        "lifespan": "off",
+        "log_config": None,
+        "proxy_headers": False,
+        "server_header": False,
+        "timeout_graceful_shutdown": GOODBYE_SECONDS,
+        **settings,
+    }
+    return uvicorn.Config(door, **given)
+
+
+# ---- server apps ----
+POLL_SECONDS = 0.5  # seconds between two looks for a task
+METHOD = "/flwr.proto.Runtime/AcquireTask"
+log = logging.getLogger("uvicorn.error")
+
+
+@dataclass
+class Executor:
+    """Takes tasks at ``address`` and starts a process for each, for as long as this one lives."""
+
+    owner: Owner
+    address: str
+    authority: Path
+    running: dict[Path, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def start(self) -> None:
+        for left in self.owner.folder.glob("task-*"):
+            left.unlink()
+        threading.Thread(target=self._work, daemon=True, name="executor").start()
+
+    def _work(self) -> None:
+        try:
+            self._forever()
+        except Exception:
+            log.exception("shoal: server apps cannot be started any more")
+            signal.raise_signal(signal.SIGTERM)
+
+    def _forever(self) -> None:
+        signed = SuperExecAuthHttpInterceptor(
+            master_secret=self.owner.secret(), protected_methods=[METHOD]
+        )
+        client = RuntimeHttpClient.from_server_address(
+            self.address,
+            False,
+            self.authority.read_bytes(),
+            interceptors=[RuntimeVersionHttpInterceptor(component_name="SuperExec"), signed],
+        )
+        wanted = AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])
+        while True:
+            try:
+                found = client.AcquireTask(wanted)
+                if found.HasField("task") and found.token:
+                    self._launch(int(found.task.task_id), found.token)
+            except httpx.HTTPError as error:
+                log.warning("shoal: no task could be asked for (%s)", error)
+            self._forget()
+            time.sleep(POLL_SECONDS)
+
+    def _launch(self, number: int, token: str) -> None:
+        path = self.owner.folder / f"task-{number}"
+        write_secret(path, token.encode())
+        command = [TASK_TYPE_TO_COMMAND[TaskType.SERVER_APP], "--token-file", str(path)]
+        command += ["--runtime-api-address", self.address]
+        command += ["--root-certificates", str(self.authority), "--parent-pid", str(os.getpid())]
+        nothing = subprocess.DEVNULL  # Flower sends an app's output to the SuperLink
+        self.running[path] = subprocess.Popen(
+            command, stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True
+        )
+
+    def _forget(self) -> None:
+        """Tokens of processes that have ended."""
+        for path, process in list(self.running.items()):
+            if process.poll() is not None:
+                del self.running[path]
+                with suppress(FileNotFoundError):
+                    path.unlink()
+
+
+# ---- the SuperLink ----
 # Either opens ports of its own to everybody; a login elsewhere is no login with our token.
 CLOSED = (FLWR_INTERNAL_GRPC_CONTROL_API, FLWR_INTERNAL_GRPC_FLEET_API, "FLWR_OIDC_ENABLED")
 DANGEROUS = ("/v1/control/start-run", "/v1/control/register-node", "/v1/runtime/acquire-task")
@@ -137,7 +327,7 @@ def settings_of(flags: Sequence[str], port: int, token: str) -> Any:
     return replace(found, authn_plugin=TokenPlugin(token))
 
 
-async def serve(
+async def serve_doors(
     inner: uvicorn.Server, outer: uvicorn.Server, place: socket.socket, ready: Callable[[], None]
 ) -> None:
     """Both listeners until a signal; the owner's is there before the first member comes.
@@ -177,7 +367,7 @@ def _run(owner: Owner, host: str, port: int, insecure: bool, flags: Sequence[str
         owner.opened(inside)
 
     with asyncio.Runner(loop_factory=inner.get_loop_factory()) as runner:
-        runner.run(serve(uvicorn.Server(inner), uvicorn.Server(outer), place, ready))
+        runner.run(serve_doors(uvicorn.Server(inner), uvicorn.Server(outer), place, ready))
 
 
 def main() -> None:

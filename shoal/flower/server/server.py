@@ -18,22 +18,15 @@ from shoal import checkpoint
 from shoal.durable import private_folder
 from shoal.errors import UserError
 from shoal.federation import Federation, Settings
-from shoal.flower.agreement import Agreement
-from shoal.flower.bounds import Bounds
-from shoal.flower.engine import GridEngine, SilentError
-from shoal.flower.fence import Fence
-from shoal.flower.layout import LOCK
-from shoal.flower.ledger import Ledger
-from shoal.flower.live_world import LiveWorld
-from shoal.flower.post import Post
-from shoal.flower.presence import Presence
-from shoal.flower.pretend import Pretended
-from shoal.flower.privacy import Account, Privacy, said
-from shoal.flower.record import Books
-from shoal.flower.rollback import Watch
-from shoal.flower.roster import Roster
-from shoal.flower.rules import Rules
-from shoal.flower.sessions import Sessions
+from shoal.flower.agreement import Agreement, Bounds, Rules
+from shoal.flower.operations.up import LOCK
+from shoal.flower.privacy import Account, Privacy, account_lines
+from shoal.flower.server.engine import GridEngine, SilentError
+from shoal.flower.server.members import Presence, Roster
+from shoal.flower.server.record import Books, Ledger
+from shoal.flower.server.screening import Fence, Pretended
+from shoal.flower.server.sessions import LiveWorld, Sessions, Watch
+from shoal.flower.server.transport import Post
 from shoal.flower.wire import vocabulary
 from shoal.lock import hold
 from shoal.orders import make_order
@@ -41,8 +34,8 @@ from shoal.round import RoundReport, play_round
 from shoal.types import Job
 from shoal.worlds.base import Moment
 
-FRUITLESS = 20  # attempts at one round, with members here, before the server gives up
-REMIND = 60.0  # seconds between two lines that say we wait
+MAX_FAILED_ATTEMPTS = 20  # attempts at one round, with members here, before the server gives up
+REMIND_SECONDS = 60.0  # seconds between two lines that say we wait
 
 
 @dataclass
@@ -110,7 +103,7 @@ class Server:
     def _say_privacy(self, account: Account) -> None:
         """What the rounds that are left will cost, before the first of them."""
         left = max(0, self.rules.num_server_rounds - self.federation.round)
-        for text in said(account.after(left)):
+        for text in account_lines(account.after(left)):
             self.ledger.event("privacy", f"at the end, if no round is repeated: {text}")
 
     def _need(self, members: int) -> None:
@@ -142,8 +135,8 @@ class Server:
                     fruitless = 0
                     continue
                 fruitless += 1
-                if fruitless == FRUITLESS:
-                    raise UserError(f"round {moment.round} failed {FRUITLESS} times; see "
+                if fruitless == MAX_FAILED_ATTEMPTS:
+                    raise UserError(f"round {moment.round} failed {MAX_FAILED_ATTEMPTS} times; see "
                                     f"{self.folder / 'events.jsonl'}")  # fmt: skip
                 self.sleep(min(self.rules.poll, 1.0))
             self._finish()
@@ -169,14 +162,14 @@ class Server:
 
     def _wait(self, needed: int) -> tuple[int, ...]:
         """Members, when there are enough; until then the server sleeps and says so now and then."""
-        told, pause, came_back = -REMIND, 0.1, self._expected()
+        told, pause, came_back = -REMIND_SECONDS, 0.1, self._expected()
         patience = time.monotonic() + min(self.rules.deadline, 30.0)
         while True:
             here = self.presence.look()
             missing = came_back - set(here) if time.monotonic() < patience else set()
             if len(here) >= needed and not missing:
                 return here
-            if len(here) < needed and time.monotonic() - told >= REMIND:
+            if len(here) < needed and time.monotonic() - told >= REMIND_SECONDS:
                 told = time.monotonic()
                 text = f"waiting for members: {len(here)} of at least {needed} are here"
                 self.ledger.event("waiting", text)

@@ -18,18 +18,53 @@ from torch import Tensor
 from shoal import tree
 from shoal.engines.api import Member, Order, Results
 from shoal.federation import Federation
-from shoal.flower import fence, frames
-from shoal.flower.fence import Fence
-from shoal.flower.frames import Answer, Done
-from shoal.flower.masked_round import MaskedRound, NoSumError
-from shoal.flower.node import SCORE
-from shoal.flower.post import Address, Post
-from shoal.flower.secure import Secure
-from shoal.flower.shared_out import shared_out
+from shoal.flower import messages
+from shoal.flower.masking import Secure
+from shoal.flower.messages import SCORE, Answer, Done
+from shoal.flower.server import screening
+from shoal.flower.server.masked_round import MaskedRound, NoSumError
+from shoal.flower.server.screening import Fence
+from shoal.flower.server.transport import Address, Post
 from shoal.orders import endings_of
 from shoal.tree import Tree
+from shoal.types import Reduction
 
 
+# ---- shared out ----
+def shared_out(order: Order, done: dict[int, Done], sums: list[Tensor], ticket: int) -> Results:
+    """Every member's row is its share of the sum: rows added up as uploads are give the sum again.
+
+    Nothing in a row is the member's own but its weight and its work, which members send openly.
+    """
+    clients = tuple(m.client for m in order.members if m.client in done)
+    frames, like = [done[c] for c in clients], order.model.theta
+    counts = tuple(f.count for f in frames)
+    weights = float(len(clients)) if order.uniform else sum(counts)
+
+    def rows(total: Tensor, over: float) -> Tensor:
+        return (total / over).to(like.dtype).expand(len(clients), *total.shape)
+
+    rest, payloads = iter(sums[2:]), []
+    for part, payload in zip(order.program.method.parts, frames[0].payloads, strict=True):
+        over = weights if part.reduction is Reduction.MEAN else float(len(clients))
+        leaves = [rows(next(rest), over) for _ in tree.leaves(payload)]
+        payloads.append(tree.rebuild(payload, leaves))
+    handle = torch.full((len(clients), 1), ticket)
+    parts = order.program.method.parts
+    return Results(
+        clients,
+        counts,
+        rows(sums[0], weights),
+        rows(sums[1], weights),
+        tuple(payloads),
+        tuple(handle if part.fills("memory") else () for part in parts),
+        tuple(f.steps for f in frames),
+        tuple(f.samples for f in frames),
+        tuple(f.epochs for f in frames),
+    )
+
+
+# ---- engine ----
 class SilentError(Exception):
     """Members that did not answer a question, or not well, of so many."""
 
@@ -66,7 +101,7 @@ class GridEngine:
             if member.client in kept:
                 yield self._results(order, member, kept[member.client], ticket)
 
-    def _sent(self, order: Order, sent: dict[int, frames.Order]) -> dict[int, Done]:
+    def _sent(self, order: Order, sent: dict[int, messages.Order]) -> dict[int, Done]:
         """Uploads that came in time and are what they should be."""
         self.released()
         found = self.post.exchange(self._addressed(sent), Done)
@@ -124,7 +159,7 @@ class GridEngine:
         sent = {m.client: self._frame(order, m, 0, question=SCORE) for m in order.members}
         found = self.post.exchange(self._addressed(sent), Answer)
         answers = {c: f for c, f in found.items() if isinstance(f, Answer)}
-        told = {c: fence.judged(fence.scores, f) for c, f in answers.items()}
+        told = {c: screening.judged(screening.scores, f) for c, f in answers.items()}
         refused = self._refused({c: reason for c, reason in told.items() if reason})
         pairs = {c: f.answer.tolist() for c, f in answers.items() if c not in refused}
         return {c: (v[0], v[1]) for c, v in pairs.items() if v[0] >= 0}
@@ -143,10 +178,10 @@ class GridEngine:
         question: str = "",
         part: int = 0,
         payload: Tree = (),
-    ) -> frames.Order:
+    ) -> messages.Order:
         federation = self.federation()
         endings = endings_of(federation, 0) if federation is not None else {}
-        return frames.Order(
+        return messages.Order(
             nonce=self.post.nonce(),
             member=member.client,
             ticket=ticket,
@@ -174,11 +209,11 @@ class GridEngine:
             endings=tuple(payload for _, payload in endings.values()),
         )
 
-    def _addressed(self, sent: dict[int, frames.Order]) -> dict[Address, Any]:
+    def _addressed(self, sent: dict[int, messages.Order]) -> dict[Address, Any]:
         pairs = {client: self.where(client) for client in sent}
         return {place: sent[client] for client, place in pairs.items() if place is not None}
 
-    # ---- up ----
+    # ---- a federation that is up ----
     def _results(self, order: Order, member: Member, frame: Done, ticket: int) -> Results:
         row: Callable[[Tensor], Tensor] = lambda leaf: leaf.unsqueeze(0)  # noqa: E731
         handle = torch.tensor([[ticket]])

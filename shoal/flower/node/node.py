@@ -1,4 +1,9 @@
-"""A node: it answers the server's frames with its own data, its own memories and its own key."""
+"""A node: it answers the server's messages with its own data, its own memories and its own key.
+
+What a member keeps between rounds is on its own disk, under the name of the order that made it. The
+server knows such names only, and names the last upload that it accepted. So a member whose upload
+was refused, or a server that went back to a checkpoint, goes on from the right memories.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +18,21 @@ import torch
 from torch import Tensor
 
 from shoal import tree
+from shoal.durable import private_folder
 from shoal.engines import api as base
 from shoal.engines.client_round import Program
 from shoal.engines.loop import question_view, train_one
 from shoal.errors import UserError, shown
 from shoal.federation import Settings
-from shoal.flower import frames, wire
-from shoal.flower.agreement import Agreement
-from shoal.flower.bounds import Bounds
-from shoal.flower.cannot import CannotError
-from shoal.flower.fence import NAME, WORST
-from shoal.flower.frames import (
+from shoal.flower import messages, wire
+from shoal.flower.agreement import Agreement, Bounds
+from shoal.flower.keys import Key
+from shoal.flower.messages import (
+    NAME,
+    SCORE,
+    WORST,
     Answer,
+    CannotError,
     Card,
     Done,
     Frame,
@@ -35,10 +43,8 @@ from shoal.flower.frames import (
     Sorry,
     Unmask,
 )
-from shoal.flower.keys import Key
-from shoal.flower.masker import Masker
-from shoal.flower.memory import Kept, MemoryDisk
-from shoal.flower.own_data import NodeData
+from shoal.flower.node.masker import Masker
+from shoal.flower.node.own_data import NodeData
 from shoal.flower.wire import WireError, vocabulary
 from shoal.lone_rows import check_client
 from shoal.metrics.evaluate import evaluate
@@ -47,7 +53,49 @@ from shoal.rundir import write_bytes
 from shoal.tree import Tree
 from shoal.types import ClientData, Model
 
-SCORE = "score"  # the question that is no part's: how good is this model?
+# ---- memories on disk ----
+STORED_MEMORIES = 16  # tickets
+DISK_LIMIT = 1 << 40  # the node's own disk is not bounded here
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Memories, one a part, and the serial of the last session's end they have seen."""
+
+    memories: tuple[Tree, ...]
+    ended: int
+
+
+class MemoryDisk:
+    """Memories by ticket; a write is complete or did not happen."""
+
+    def __init__(self, folder: Path, words: wire.Vocabulary) -> None:
+        private_folder(folder.parent)  # the member's home
+        private_folder(folder)
+        self.folder, self.words = folder, words
+
+    def put(self, ticket: int, kept: Kept, using: int = -1) -> None:
+        """Keep under ``ticket``; the ticket in use survives, however old it is."""
+        blob = wire.encode("Kept", {"ended": kept.ended}, {"memories": kept.memories})
+        write_bytes(self._file(ticket), blob)
+        files = sorted(self.folder.glob("*.kept"), key=lambda f: f.stat().st_mtime_ns)
+        for file in files[:-STORED_MEMORIES]:
+            if file != self._file(using):
+                file.unlink(missing_ok=True)
+
+    def get(self, ticket: int) -> Kept | None:
+        """The memories of a ticket; None if they are gone or cannot be read."""
+        try:
+            raw = wire.decode(self._file(ticket).read_bytes(), DISK_LIMIT, self.words)
+        except (OSError, wire.WireError):
+            return None
+        return Kept(tuple(raw.trees["memories"]), int(raw.values["ended"]))
+
+    def _file(self, ticket: int) -> Path:
+        return self.folder / f"{ticket}.kept"
+
+
+# ---- the node ----
 SLACK = 64 << 20  # bytes of an order beyond what its models need
 OLD_SERVER = (
     "the server's shoal is older than this member's; both need the same version: install the "
@@ -92,21 +140,21 @@ class Node:
     def reply(self, blob: bytes) -> tuple[bytes, bytes]:
         """The reply to a frame, and the signature over it."""
         if wire.of_0_1(blob):  # it could not read what this node trains
-            packed = frames.pack(Sorry("", OLD_SERVER), wire.MAGIC_0_1)
+            packed = messages.pack(Sorry("", OLD_SERVER), wire.MAGIC_0_1)
             return packed, self.key.sign(packed)
         with self._lock:
             nonce = ""
             try:
-                frame = frames.unpack(blob, self.limit, self.words)
+                frame = messages.unpack(blob, self.limit, self.words)
                 nonce = getattr(frame, "nonce", "")
                 answer: Frame = self._handle(frame)
             except (CannotError, WireError) as error:
-                answer = Sorry(nonce, shown(error, frames.LONGEST // 2))
+                answer = Sorry(nonce, shown(error, messages.LONGEST_TEXT // 2))
             except Exception as error:  # a message of others must not end this member
                 traceback.print_exc()
                 told = f"its own error, {type(error).__name__}: {error}"
-                answer = Sorry(nonce, shown(told, frames.LONGEST // 2))
-            packed = frames.pack(answer)
+                answer = Sorry(nonce, shown(told, messages.LONGEST_TEXT // 2))
+            packed = messages.pack(answer)
             return packed, self.key.sign(packed)
 
     def _handle(self, frame: Frame) -> Frame:
@@ -132,7 +180,7 @@ class Node:
             raise CannotError("this node has agreed to another federation.yaml")
         self.initial = hello.initial
         # kept as bytes of the same hello, so that a restarted node need not be told again
-        write_bytes(self.home / "hello", frames.pack(hello))
+        write_bytes(self.home / "hello", messages.pack(hello))
         held, public = self.data.validation, self.key.public.decode()
         if self.agreement.privacy is not None:  # even the number of rows is the member's own
             return Card(hello.nonce, self.name, public, 1, 0)
@@ -141,7 +189,7 @@ class Node:
 
     def _recall(self) -> None:
         try:
-            hello = frames.unpack((self.home / "hello").read_bytes(), self.limit)
+            hello = messages.unpack((self.home / "hello").read_bytes(), self.limit)
         except (OSError, WireError):
             return
         if isinstance(hello, Hello) and hello.agreement == self.agreement.digest:

@@ -17,11 +17,12 @@ from flwr.supercore.primitives.asymmetric import bytes_to_public_key, public_key
 from torch import Tensor
 
 from shoal import tree
-from shoal.flower import fence, masks
-from shoal.flower.fence import judged
-from shoal.flower.frames import Done, Down, Keys, KeysPlease, Opened, Peers, Shares, Unmask
-from shoal.flower.post import Address, Post
-from shoal.flower.secure import Secure
+from shoal.flower import masking
+from shoal.flower.masking import Secure
+from shoal.flower.messages import Done, Down, Keys, KeysPlease, Opened, Peers, Shares, Unmask
+from shoal.flower.server import screening
+from shoal.flower.server.screening import judged
+from shoal.flower.server.transport import Address, Post
 
 Reply = TypeVar("Reply")
 
@@ -71,18 +72,18 @@ class MaskedRound:
         """The first two exchanges."""
         nonce = self.post.nonce
         please = {m: KeysPlease(nonce(), m, self.ticket) for m in members}
-        keys = self._exchange(dict(please), Keys, fence.keys)
+        keys = self._exchange(dict(please), Keys, screening.keys)
         first = tuple(sorted(keys))
         self._enough(first, self.secure.at_least, "made keys")
         publics = tuple(keys[m].mask for m in first), tuple(keys[m].seal for m in first)
         sent = {m: Peers(nonce(), m, self.ticket, first, *publics) for m in first}
         shares: dict[int, dict[int, Tensor]] = {}
-        whole: Callable[[Shares], str] = lambda f: fence.shares(f, len(first))  # noqa: E731
+        whole: Callable[[Shares], str] = lambda f: screening.shares(f, len(first))  # noqa: E731
         for member, reply in self._exchange(dict(sent), Shares, whole).items():
             shares[member] = dict(zip(first, reply.sealed, strict=True))
         second, threshold = tuple(sorted(shares)), self.secure.threshold(len(first))
         self._enough(second, threshold, "shared their secrets")
-        known = {m: masks.unpacked(keys[m].mask) for m in second}
+        known = {m: masking.unpacked(keys[m].mask) for m in second}
         return Sealed(second, known, shares, threshold)
 
     def open(self, sealed: Sealed, done: dict[int, Done]) -> list[Tensor]:
@@ -90,36 +91,36 @@ class MaskedRound:
         alive = tuple(sorted(done))
         self._enough(alive, sealed.threshold, "sent an upload")
         asked = {m: Unmask(self.post.nonce(), m, self.ticket, alive) for m in alive}
-        whole: Callable[[Opened], str] = lambda f: fence.shares(f, len(sealed.members))  # noqa: E731
+        whole: Callable[[Opened], str] = lambda f: screening.shares(f, len(sealed.members))  # noqa: E731
         fits = {m: f.shares for m, f in self._exchange(dict(asked), Opened, whole).items()}
         self._enough(tuple(fits), sealed.threshold, "helped to open the sum")
         uploads = [_leaves(done[m]) for m in alive]
-        words = masks.joined(uploads[0])
+        words = masking.joined(uploads[0])
         for upload in uploads[1:]:
-            words = words + masks.joined(upload)
+            words = words + masking.joined(upload)
         helpers = [fits[m] for m in sorted(fits)][: sealed.threshold]
-        total = masks.from_words(words - self._masks(sealed, set(alive), helpers, words.size))
-        if float(total.abs().max()) > masks.LIMIT:
+        total = masking.from_words(words - self._masks(sealed, set(alive), helpers, words.size))
+        if float(total.abs().max()) > masking.LIMIT:
             raise NoSumError("the sum makes no sense: a member's shares or upload were not true")
-        return masks.split(total, uploads[0])
+        return masking.split(total, uploads[0])
 
     def _masks(
         self, sealed: Sealed, alive: set[int], helpers: list[tuple[Tensor, ...]], size: int
-    ) -> masks.Words:
+    ) -> masking.Words:
         """What is left of the masks in the sum: own ones, and those shared with the silent."""
         left = np.zeros(size, np.uint64)
         try:
             for place, member in enumerate(sealed.members):
-                secret = combine_shares([masks.unpacked(shares[place]) for shares in helpers])
+                secret = combine_shares([masking.unpacked(shares[place]) for shares in helpers])
                 if member in alive:
-                    left = left + masks.stream(secret, size)
+                    left = left + masking.stream(secret, size)
                     continue
-                key = masks.from_secret(secret)
+                key = masking.from_secret(secret)
                 if public_key_to_bytes(key.public_key()) != sealed.keys[member]:
                     raise ValueError("another key")
                 for peer in alive:
                     other = bytes_to_public_key(sealed.keys[peer])
-                    left = left + masks.pair_mask(key, other, peer < member, size)
+                    left = left + masking.pair_mask(key, other, peer < member, size)
         except Exception:  # shares are any bytes that members send
             raise NoSumError(f"the shares of {self.post.ledger.name(member)}'s secret do not fit "
                              "together") from None  # fmt: skip
