@@ -72,11 +72,11 @@ def register(
     _needs_flower()
     from shoal.errors import UserError
     from shoal.flower.keys import read_public
-    from shoal.flower.operations.up import Place, owners_link, read_up
-    from shoal.flower.server.members import Roster
+    from shoal.flower.operations.up import FederationFolder, owners_link, read_up
+    from shoal.flower.server.members import MemberRegistry
 
-    where = Place(place)
-    entry = Roster(where.roster).add(name, read_public(public))
+    where = FederationFolder(place)
+    entry = MemberRegistry(where.roster).add(name, read_public(public))
     typer.echo(f"{name} is member {entry.member} of the roster.")
     if not where.settings.exists():
         return
@@ -168,12 +168,12 @@ def up(
     _needs_flower()
     from shoal.errors import UserError
     from shoal.flower.apps import agreement_of
-    from shoal.flower.operations.supervisor import bring_up
-    from shoal.flower.operations.up import Place, Up, free_port
+    from shoal.flower.operations.supervisor import start_federation
+    from shoal.flower.operations.up import FederationFolder, UpOptions, free_port
 
     agreement_of(folder)
     # beside the app, not in it: Flower sends what is in the app to the SuperLink
-    place = Place(out or folder.resolve().with_name(f"{folder.resolve().name}-up"))
+    place = FederationFolder(out or folder.resolve().with_name(f"{folder.resolve().name}-up"))
     if place.settings.exists():
         raise UserError(f"{place.path} is in use; go on with: shoal flower resume {place.path}")
     settings = _settings(changes)
@@ -181,10 +181,10 @@ def up(
         settings["num-server-rounds"] = rounds
     if nodes:
         settings.setdefault("start-members", nodes)
-    wanted = Up(str(folder.resolve()), nodes, host, port or free_port(), insecure, settings)
+    wanted = UpOptions(str(folder.resolve()), nodes, host, port or free_port(), insecure, settings)
     hosts = [*names, *([host] if host not in ("0.0.0.0", "::") else [])]
     try:
-        bring_up(place, wanted, hosts, typer.echo)
+        start_federation(place, wanted, hosts, typer.echo)
     except KeyboardInterrupt:
         typer.echo(f"Stopped. Go on with: shoal flower resume {place.path}")
         raise typer.Exit(130) from None
@@ -212,14 +212,16 @@ def _settings(changes: list[str]) -> dict[str, Any]:
 
 
 @app.command()
-def resume(place: Path = typer.Argument(help="The directory of shoal flower up.")) -> None:
+def resume(
+    place: Path = typer.Argument(help="The directory of shoal flower up."),
+) -> None:
     """Go on after a server, a SuperLink or everything was stopped."""
     _needs_flower()
-    from shoal.flower.operations.supervisor import resume as go_on
-    from shoal.flower.operations.up import Place
+    from shoal.flower.operations.supervisor import resume_federation as go_on
+    from shoal.flower.operations.up import FederationFolder
 
-    go_on(Place(place), typer.echo)
-    if Place(place).finished:
+    go_on(FederationFolder(place), typer.echo)
+    if FederationFolder(place).finished:
         status(place)
 
 
@@ -230,7 +232,7 @@ def status(
     """Where a federation stands, and how its members behave."""
     _needs_flower()
     from shoal.flower.operations.supervisor import status_table
-    from shoal.flower.operations.up import Place
+    from shoal.flower.operations.up import FederationFolder
 
-    for line in status_table(Place(place)):
+    for line in status_table(FederationFolder(place)):
         typer.echo(line)

@@ -174,13 +174,22 @@ def bounds_from(values: Any) -> Bounds:
 
 # ---- the agreement ----
 # What a run may say differently on each side, or what only simulations have.
-APART = ("data", "world", "engine", "device", "checkpoint", "evaluate", "problem", "guard")
+SIDE_SPECIFIC_KEYS = (
+    "data",
+    "world",
+    "engine",
+    "device",
+    "checkpoint",
+    "evaluate",
+    "problem",
+    "guard",
+)
 PROTECTED = ("privacy", "secure", "bounds")
 ANYBODY = 1_000_000
 
 
 @dataclass(frozen=True)
-class Expects:
+class DataForm:
     """The form of a sample, the number of classes, and their names where labels are text."""
 
     shape: tuple[int, ...]
@@ -201,7 +210,7 @@ class Expects:
 class Agreement:
     """A config without data, and what the data must look like."""
 
-    expects: Expects
+    expects: DataForm
     config: Config
     privacy: Privacy | None = None
     secure: Secure | None = None
@@ -224,7 +233,9 @@ class Agreement:
     @property
     def digest(self) -> str:
         """The same on both sides exactly if both train the same thing."""
-        values = {k: v for k, v in without_added(self._values).items() if k not in APART}
+        values = {
+            k: v for k, v in without_added(self._values).items() if k not in SIDE_SPECIFIC_KEYS
+        }
         values["model"] = {k: v for k, v in values["model"].items() if k != "init"}
         text = dump_json({"expects": _plain(self.expects), "config": values, **self._private()})
         return hashlib.sha256(text.encode()).hexdigest()
@@ -248,7 +259,7 @@ class Agreement:
         # nodes run the reference engine; nothing is tried out here, where no data is
         values = filled(self._values) if self._of_0_1 else self._values
         config = from_mapping({**values, "engine": "loop"})
-        plan = build(config, world=world or Somewhere(), data=self.expects.dataset())
+        plan = build(config, world=world or EmptyWorld(), data=self.expects.dataset())
         if any(isinstance(part, LastModels) for part in plan.settings.method.parts):
             raise UserError("measure_divergence: everybody reads all members' last local models, "
                             "which stay with the members of a real federation; leave it out, and "
@@ -281,11 +292,11 @@ def load_agreement(path: Path) -> Agreement:
     private = privacy_from(values["privacy"]) if values.get("privacy") is not None else None
     secure = secure_from(values["secure"]) if values.get("secure") is not None else None
     bounds = bounds_from(values["bounds"]) if values.get("bounds") is not None else None
-    expects = _expects(values["expects"], path)
+    expects = _data_form(values["expects"], path)
     return Agreement(expects, from_mapping(values["config"]), private, secure, bounds)
 
 
-def _expects(values: Any, path: Path) -> Expects:
+def _data_form(values: Any, path: Path) -> DataForm:
     known = {"shape", "classes", "names", "vocabulary"}
     if not isinstance(values, Mapping) or not {"shape", "classes"} <= set(values) <= known:
         raise UserError(f"{path}: expects needs shape and classes (and may have names)")
@@ -297,10 +308,10 @@ def _expects(values: Any, path: Path) -> Expects:
     names = tuple(str(name) for name in values.get("names") or ())
     if names and len(names) != classes:
         raise UserError(f"{path}: expects.names has {len(names)} names for {classes} classes")
-    return Expects(tuple(shape), classes, names, values.get("vocabulary"))
+    return DataForm(tuple(shape), classes, names, values.get("vocabulary"))
 
 
-def _plain(expects: Expects) -> dict[str, Any]:
+def _plain(expects: DataForm) -> dict[str, Any]:
     return {
         "shape": list(expects.shape),
         "classes": expects.classes,
@@ -309,7 +320,7 @@ def _plain(expects: Expects) -> dict[str, Any]:
     }
 
 
-class Somewhere:
+class EmptyWorld:
     """A world that nobody asks anything: the place of a node's plan."""
 
     rounds, pad = 1, 0

@@ -17,10 +17,10 @@ from shoal.config import Config
 from shoal.config.build import build
 from shoal.config.subject import dataset_of
 from shoal.errors import UserError
-from shoal.flower.agreement import Agreement, Bounds, Expects, Rules, load_agreement, rules_from
+from shoal.flower.agreement import Agreement, Bounds, DataForm, Rules, load_agreement, rules_from
 from shoal.flower.keys import Key, new_key, read_key
 from shoal.flower.masking import Secure
-from shoal.flower.messages import envelope, opened
+from shoal.flower.messages import from_flower, to_flower
 from shoal.flower.node.node import Node
 from shoal.flower.node.own_data import NodeData, from_loader, from_path
 from shoal.rundir import dump_yaml, write_text
@@ -61,8 +61,8 @@ def client_app(agreement: Path) -> ClientApp:
 
     def answer(message: Message, context: Context) -> Message:
         node = _node(agreement, tuple(sorted(_settings(context).items())))
-        frame, signature = node.reply(opened(message.content)[0])
-        return Message(envelope(frame, signature), reply_to=message)
+        frame, signature = node.reply(from_flower(message.content)[0])
+        return Message(to_flower(frame, signature), reply_to=message)
 
     for register in (app.train, app.query, app.evaluate):
         register()(answer)
@@ -190,7 +190,7 @@ it to them together with `ca.crt`.
 def write_app(
     folder: Path,
     config: Config,
-    expects: Expects | None = None,
+    expects: DataForm | None = None,
     publisher: str = "shoal",
     rules: Rules | None = None,
     secure: Secure | None = None,
@@ -230,13 +230,13 @@ def write_app(
     return inside / "federation.yaml"
 
 
-def expected_of(config: Config) -> Expects:
+def expected_of(config: Config) -> DataForm:
     """The form of the config's own data; its world is tried too, since ``up`` will need it."""
     data = dataset_of(config)
     build(config, data=data)
     if data.classes is None:
         raise UserError(f"data: {data.name!r} has no classes, and a federation needs them")
-    return Expects(data.shape, data.classes, (), data.vocabulary)
+    return DataForm(data.shape, data.classes, (), data.vocabulary)
 
 
 def _toml(value: object) -> str:

@@ -26,7 +26,7 @@ Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 STATE = "state."  # what the names of a strategy's own arrays begin with
 
 
-class Guarded(Strategy):
+class GuardedStrategy(Strategy):
     """Any Flower strategy, with uploads screened first, a quorum, and checkpoints.
 
     An upload is dropped if it is an error, has a value that is not finite, has other arrays or

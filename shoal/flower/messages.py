@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, get_args, get_type_hints
+from dataclasses import dataclass
+from typing import Any, get_type_hints
 
 from flwr.app import Array, ArrayRecord, RecordDict
 from torch import Tensor
 
 from shoal.flower import wire
-from shoal.flower.wire import Vocabulary, WireError
+from shoal.flower.wire import StateTypes, WireError
 from shoal.tree import Tree
 
 
-class CannotError(Exception):
+class NodeRefusedError(Exception):
     """Why a node does not do what it was told; the sentence goes to the server."""
 
 
@@ -28,7 +28,7 @@ Floats = tuple[float, ...]
 
 
 @dataclass(frozen=True)
-class Hello:
+class Introduction:
     """Server to node: who are you, and is this what you agreed to?"""
 
     nonce: str
@@ -37,7 +37,7 @@ class Hello:
 
 
 @dataclass(frozen=True)
-class Card:
+class MemberInfo:
     """Node to server: what a member says of itself."""
 
     nonce: str
@@ -48,12 +48,12 @@ class Card:
 
 
 @dataclass(frozen=True)
-class Order:
+class OrderMessage:
     """Server to node: train (or answer) from this model."""
 
     nonce: str
     member: int
-    ticket: int  # the name of the memories that this order makes
+    memory_id: int  # of the memories that this order makes
     model: int
     round: int
     session: int
@@ -64,7 +64,7 @@ class Order:
     pad: int
     shuffle: bool
     cap: int  # local steps at most; 0: no limit
-    tickets: Ints  # per part, the memories to start from; -1: as never seen
+    memory_ids: Ints  # per part, the memories to start from; -1: as never seen
     score: bool
     question: str  # empty: train
     part: int
@@ -81,7 +81,7 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Done:
+class TrainReply:
     """Node to server: an upload, and how the received model did on the node's own validation."""
 
     nonce: str
@@ -98,7 +98,7 @@ class Done:
 
 
 @dataclass(frozen=True)
-class Answer:
+class QuestionReply:
     """Node to server: the answer to a question."""
 
     nonce: str
@@ -107,7 +107,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Sorry:
+class Refusal:
     """Node to server: why there is no result."""
 
     nonce: str
@@ -115,16 +115,16 @@ class Sorry:
 
 
 @dataclass(frozen=True)
-class KeysPlease:
+class KeyRequest:
     """Server to node: make keys for the masks of one order."""
 
     nonce: str
     member: int
-    ticket: int
+    memory_id: int
 
 
 @dataclass(frozen=True)
-class Keys:
+class MaskKeys:
     """Node to server: the public halves, for masks and for sealing."""
 
     nonce: str
@@ -134,19 +134,19 @@ class Keys:
 
 
 @dataclass(frozen=True)
-class Peers:
+class PeerKeys:
     """Server to node: everybody's keys; entrust them with shares of your secrets."""
 
     nonce: str
     member: int
-    ticket: int
+    memory_id: int
     members: Ints
     masks: Tree
     seals: Tree
 
 
 @dataclass(frozen=True)
-class Shares:
+class SealedShares:
     """Node to server: one sealed share for each of the peers, in their order."""
 
     nonce: str
@@ -155,17 +155,17 @@ class Shares:
 
 
 @dataclass(frozen=True)
-class Unmask:
+class UnmaskRequest:
     """Server to node: these uploads have come; open their sum."""
 
     nonce: str
     member: int
-    ticket: int
+    memory_id: int
     alive: Ints
 
 
 @dataclass(frozen=True)
-class Opened:
+class UnmaskReply:
     """Node to server: a share for each member of the order, of what opens the sum and no more."""
 
     nonce: str
@@ -173,43 +173,57 @@ class Opened:
     shares: Tree
 
 
-Down = Hello | Order | KeysPlease | Peers | Unmask
-Up = Card | Done | Answer | Sorry | Keys | Shares | Opened
+Down = Introduction | OrderMessage | KeyRequest | PeerKeys | UnmaskRequest
+Up = MemberInfo | TrainReply | QuestionReply | Refusal | MaskKeys | SealedShares | UnmaskReply
 Frame = Down | Up
 
 
-class _Form:
-    """Field names of every kind of frame: plain values, and trees."""
-
-    kinds: ClassVar[dict[str, type]] = {c.__name__: c for c in (*get_args(Down), *get_args(Up))}
-    hints: ClassVar[dict[str, dict[str, Any]]] = {
-        name: get_type_hints(kind) for name, kind in kinds.items()
-    }
+# What they are called in a frame: these names stay when a class or a field is renamed.
+KINDS: dict[str, type[Frame]] = {
+    "Hello": Introduction,
+    "Card": MemberInfo,
+    "Order": OrderMessage,
+    "Done": TrainReply,
+    "Answer": QuestionReply,
+    "Sorry": Refusal,
+    "KeysPlease": KeyRequest,
+    "Keys": MaskKeys,
+    "Peers": PeerKeys,
+    "Shares": SealedShares,
+    "Unmask": UnmaskRequest,
+    "Opened": UnmaskReply,
+}
+FIELDS = {"memory_id": "ticket", "memory_ids": "tickets"}
+_NAMES = {kind: name for name, kind in KINDS.items()}
+_HINTS = {
+    kind: {(FIELDS.get(name, name), name): hint for name, hint in get_type_hints(kind).items()}
+    for kind in _NAMES
+}
 
 
 def pack(frame: Frame, magic: bytes = wire.MAGIC) -> bytes:
     """The bytes of a frame."""
-    hints, values, trees = _Form.hints[type(frame).__name__], {}, {}
-    for field in fields(frame):
-        value = getattr(frame, field.name)
-        if hints[field.name] in (Tensor, Any):
-            trees[field.name] = value
-        else:
-            values[field.name] = list(value) if isinstance(value, tuple) else value
-    return wire.encode(type(frame).__name__, values, trees, magic)
+    values: dict[str, Any] = {}
+    trees: dict[str, Tree] = {}
+    for (name, field), hint in _HINTS[type(frame)].items():
+        value = getattr(frame, field)
+        (trees if hint in (Tensor, Any) else values)[name] = value
+    return wire.encode(_NAMES[type(frame)], values, trees, magic)
 
 
-def unpack(blob: bytes, limit: int, words: Vocabulary | None = None) -> Frame:
+def unpack(blob: bytes, limit: int, types: StateTypes | None = None) -> Frame:
     """The frame in ``blob``; a :class:`WireError` says why it is none."""
-    raw = wire.decode(blob, limit, words)
-    kind = _Form.kinds.get(raw.kind)
+    raw = wire.decode(blob, limit, types)
+    kind = KINDS.get(raw.kind)
     if kind is None:
         raise WireError(f"a frame of an unknown kind ({raw.kind[:20]!r})")
-    hints = _Form.hints[raw.kind]
-    if set(hints) != set(raw.values) | set(raw.trees) or set(raw.values) & set(raw.trees):
+    hints = _HINTS[kind]
+    if {name for name, _ in hints} != set(raw.values) | set(raw.trees) or {*raw.values} & {
+        *raw.trees
+    }:
         raise WireError(f"{raw.kind} with other entries than it has")
     given = {**raw.values, **raw.trees}
-    frame: Frame = kind(**{name: _checked(given[name], hint) for name, hint in hints.items()})
+    frame: Frame = kind(**{f: _checked(given[name], hint) for (name, f), hint in hints.items()})
     return frame
 
 
@@ -244,7 +258,7 @@ def _half(character: str) -> bool:
 
 
 # ---- on the way ----
-def envelope(frame: bytes, signature: bytes = b"") -> RecordDict:
+def to_flower(frame: bytes, signature: bytes = b"") -> RecordDict:
     """A signature and a frame as one of Flower's arrays; nothing in it is parsed by Flower.
 
     One array is one object to push and to pull; two would be half as many requests again.
@@ -254,7 +268,7 @@ def envelope(frame: bytes, signature: bytes = b"") -> RecordDict:
     return RecordDict({RECORD: ArrayRecord({FRAME: array})})
 
 
-def opened(content: RecordDict) -> tuple[bytes, bytes]:
+def from_flower(content: RecordDict) -> tuple[bytes, bytes]:
     """The frame and the signature in a message."""
     record = content.get(RECORD)
     if len(content) != 1 or not isinstance(record, ArrayRecord) or set(record) != {FRAME}:

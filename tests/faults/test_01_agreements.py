@@ -11,7 +11,7 @@ import yaml
 pytest.importorskip("cryptography", reason="federations need the extra flower")
 
 from shoal.config import from_mapping
-from shoal.flower.agreement import Agreement, Expects, load_agreement
+from shoal.flower.agreement import Agreement, DataForm, load_agreement
 
 EXPECTS = {"shape": [4], "classes": 3}
 # what version 0.1 says of the agreement below
@@ -32,7 +32,7 @@ def start_of(agreement: Agreement) -> Any:
 
 def test_an_agreement_says_every_setting(tmp_path: Path) -> None:
     config = from_mapping({"model": {"name": "linear"}, "method": ["dynamic_init"]})
-    made = Agreement(Expects((4,), 3), config)
+    made = Agreement(DataForm((4,), 3), config)
     made.write(tmp_path / "a.yaml")
     written = yaml.safe_load((tmp_path / "a.yaml").read_text())["config"]
     assert written["format"] == 2

@@ -29,11 +29,11 @@ from shoal.flower.operations.superlink import (
     MEMBERS,
     OWNER,
     STRANGER_BYTES,
-    Door,
     Headers,
+    RequestDoor,
     listener,
 )
-from shoal.flower.operations.up import Place, Up, prepare, superlink_command
+from shoal.flower.operations.up import FederationFolder, UpOptions, prepare, superlink_command
 
 FLEET, CONTROL = b"/v1/fleet/pull-messages", b"/v1/control/start-run"
 SECONDS = 10.0
@@ -63,7 +63,7 @@ class Listening:
         self.app, self.folder, self.insecure = Everything(), folder, insecure
         make_certificates(folder, ["127.0.0.1"])
         tls = {"ssl_certfile": folder / "server.crt", "ssl_keyfile": folder / "server.key"}
-        door = Door(self.app, MEMBERS, lambda headers: headers.get(b"who") == b"member")
+        door = RequestDoor(self.app, MEMBERS, lambda headers: headers.get(b"who") == b"member")
         given = {} if insecure else tls
         self.server = uvicorn.Server(listener(door, host="127.0.0.1", port=0, **given))
         self.thread = threading.Thread(target=self.server.run)
@@ -281,7 +281,7 @@ def test_an_impostor_is_shown_no_token(tmp_path: Path) -> None:
     """Somebody else's server at the port that a SuperLink had: the owner's commands hang up."""
     from shoal.flower.operations.up import owners_link
 
-    place = Place(tmp_path)
+    place = FederationFolder(tmp_path)
     place.owner.make()
     make_certificates(place.certificates, ["127.0.0.1"])
     impostor = Listening(tmp_path / "other")
@@ -295,19 +295,19 @@ def test_an_impostor_is_shown_no_token(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_an_older_version_gets_its_locks(tmp_path: Path) -> None:
-    place = Place(tmp_path)
+    place = FederationFolder(tmp_path)
     (tmp_path / "superlink.db").write_bytes(b"old")
     (tmp_path / "superlink.db").chmod(0o644)
-    prepare(place, Up("app", 0, "127.0.0.1", 7, False, {}), ())
+    prepare(place, UpOptions("app", 0, "127.0.0.1", 7, False, {}), ())
     assert place.owner.token() and place.owner.secret()
     assert place.database.stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize("insecure", [False, True])
 def test_up_starts_flower_with_every_lock(tmp_path: Path, insecure: bool) -> None:
-    place = Place(tmp_path)
+    place = FederationFolder(tmp_path)
     place.owner.make()
-    command = superlink_command(place, Up("app", 1, "0.0.0.0", 7, insecure, {}))
+    command = superlink_command(place, UpOptions("app", 1, "0.0.0.0", 7, insecure, {}))
     text = " ".join(command)
     assert "--isolation process --superexec-auth-secret-file" in text
     assert "--door 0.0.0.0 7" in text and "--ssl-certfile" in text
@@ -332,9 +332,9 @@ def test_a_flower_without_locks_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
 
     app, known = Everything(), lambda headers: True
     with pytest.raises(UserError, match="answers /v1/control/register-node without the owner's"):
-        asyncio.run(try_doors(Open(), Door(app, MEMBERS, known), Door(app, OWNER)))
+        asyncio.run(try_doors(Open(), RequestDoor(app, MEMBERS, known), RequestDoor(app, OWNER)))
     with pytest.raises(UserError, match="members would reach /docs"):
-        asyncio.run(try_doors(Open(), app, Door(app, OWNER)))
+        asyncio.run(try_doors(Open(), app, RequestDoor(app, OWNER)))
     Open.paths = ["/v1/control/start-run"]
     with pytest.raises(UserError, match="has no /v1/control/register-node"):
         asyncio.run(try_doors(Open(), app, app))

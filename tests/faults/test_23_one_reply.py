@@ -28,11 +28,19 @@ from shoal.federation import Federation
 from shoal.flower import masking, messages, wire
 from shoal.flower.keys import Key
 from shoal.flower.masking import Secure
-from shoal.flower.messages import Answer, Card, Done, Frame, Keys, Opened, Shares
+from shoal.flower.messages import (
+    Frame,
+    MaskKeys,
+    MemberInfo,
+    QuestionReply,
+    SealedShares,
+    TrainReply,
+    UnmaskReply,
+)
 from shoal.flower.node.node import Node
 from shoal.flower.node.own_data import NodeData
 from shoal.flower.operations.supervisor import status_table
-from shoal.flower.operations.up import Place, Up
+from shoal.flower.operations.up import FederationFolder, UpOptions
 from shoal.flower.server.engine import GridEngine
 from shoal.flower.server.sessions import LiveWorld
 from shoal.flower.wire import WireError
@@ -181,14 +189,14 @@ def test_upload(tmp_path: Path, case: str) -> None:
 
 
 def status(small: Small) -> list[str]:
-    place = Place(small.folder / "place")
-    Up("app", 5, "127.0.0.1", 1, False, {}).write(place)
+    place = FederationFolder(small.folder / "place")
+    UpOptions("app", 5, "127.0.0.1", 1, False, {}).write(place)
     place.run.symlink_to((small.folder / "server").resolve())
     return list(status_table(place))
 
 
 # ---- who somebody says it is ----
-CARDS: dict[str, Callable[[Card], Card]] = {
+CARDS: dict[str, Callable[[MemberInfo], MemberInfo]] = {
     "10^13 rows": lambda c: replace(c, rows=10**13),
     "no rows": lambda c: replace(c, rows=0),
     "-1 rows": lambda c: replace(c, rows=-1),
@@ -211,7 +219,7 @@ def test_card(tmp_path: Path, case: str, insecure: bool) -> None:
 
     def lie(blob: bytes, signature: bytes) -> tuple[bytes, bytes]:
         frame = messages.unpack(blob, 1 << 30)
-        if not isinstance(frame, Card):
+        if not isinstance(frame, MemberInfo):
             return blob, signature
         lied = messages.pack(CARDS[case](frame))
         return lied, key.sign(lied)
@@ -242,8 +250,8 @@ def test_members_own_words_are_written_out(tmp_path: Path) -> None:
     small = Small(tmp_path)
     node = small.grid.nodes[100 + EVIL]
 
-    def sorry(done: Done) -> Any:
-        return messages.Sorry(done.nonce, "\x1b[2J\u202e\n" * 200)
+    def sorry(done: TrainReply) -> Any:
+        return messages.Refusal(done.nonce, "\x1b[2J\u202e\n" * 200)
 
     node.twist = sorry
     small.server().play()
@@ -253,7 +261,7 @@ def test_members_own_words_are_written_out(tmp_path: Path) -> None:
 
 
 # ---- bounds ----
-def scaled(factor: float) -> Callable[[Done], Done]:
+def scaled(factor: float) -> Callable[[TrainReply], TrainReply]:
     return lambda done: replace(done, delta=done.delta * factor)
 
 
@@ -328,11 +336,11 @@ def test_form_of_a_payload_needs_no_majority(tmp_path: Path, method: str, sent: 
 
 def test_agreement_says_its_bounds(tmp_path: Path) -> None:
     from shoal.config import from_mapping
-    from shoal.flower.agreement import Expects, load_agreement
+    from shoal.flower.agreement import DataForm, load_agreement
     from shoal.flower.apps import write_app
 
     config = from_mapping({"data": "digits", "model": {"name": "mlp", "hidden": 5}})
-    path = write_app(tmp_path / "app", config, Expects((64,), 10))
+    path = write_app(tmp_path / "app", config, DataForm((64,), 10))
     agreed = load_agreement(path)
     assert agreed.bounds is not None and agreed.bounds.norm is not None
     initial = agreed.plan().initial.theta
@@ -361,7 +369,7 @@ def test_largest_member_pads_nobody(tmp_path: Path) -> None:
     seen: list[int] = []
     train = Node._train
 
-    def noted(self: Node, frame: Any, order: Any, ended: int) -> Done:
+    def noted(self: Node, frame: Any, order: Any, ended: int) -> TrainReply:
         seen.append(order.pad)
         return train(self, frame, order, ended)
 
@@ -401,12 +409,12 @@ SCORES: dict[str, Any] = {
 }
 
 
-def answering(small: Small, member: int, make: Callable[[Answer], Any]) -> None:
+def answering(small: Small, member: int, make: Callable[[QuestionReply], Any]) -> None:
     key, node = small.keys[member], small.grid.nodes[100 + member]
 
     def twist(blob: bytes, signature: bytes) -> tuple[bytes, bytes]:
-        frame = messages.unpack(blob, 1 << 30, node.words)
-        if not isinstance(frame, Answer):
+        frame = messages.unpack(blob, 1 << 30, node.types)
+        if not isinstance(frame, QuestionReply):
             return blob, signature
         lied = messages.pack(replace(frame, answer=make(frame)))
         return lied, key.sign(lied)
@@ -451,16 +459,18 @@ def flat(size: int) -> torch.Tensor:
 
 
 LIES: dict[str, Callable[[Frame], Frame]] = {
-    "no key": lambda f: replace(f, mask=flat(100)) if isinstance(f, Keys) else f,
-    "key of floats": lambda f: replace(f, seal=torch.zeros(3)) if isinstance(f, Keys) else f,
-    "no shares": lambda f: replace(f, sealed=None) if isinstance(f, Shares) else f,
+    "no key": lambda f: replace(f, mask=flat(100)) if isinstance(f, MaskKeys) else f,
+    "key of floats": lambda f: replace(f, seal=torch.zeros(3)) if isinstance(f, MaskKeys) else f,
+    "no shares": lambda f: replace(f, sealed=None) if isinstance(f, SealedShares) else f,
     "shares of floats": lambda f: (
-        replace(f, sealed=(torch.zeros(2),) * 5) if isinstance(f, Shares) else f
+        replace(f, sealed=(torch.zeros(2),) * 5) if isinstance(f, SealedShares) else f
     ),
-    "nothing opened": lambda f: replace(f, shares=None) if isinstance(f, Opened) else f,
-    "empty shares": lambda f: replace(f, shares=(flat(0),) * 5) if isinstance(f, Opened) else f,
+    "nothing opened": lambda f: replace(f, shares=None) if isinstance(f, UnmaskReply) else f,
+    "empty shares": lambda f: (
+        replace(f, shares=(flat(0),) * 5) if isinstance(f, UnmaskReply) else f
+    ),
     "upload in the clear": lambda f: (
-        replace(f, delta=f.delta.float()) if isinstance(f, Done) else f
+        replace(f, delta=f.delta.float()) if isinstance(f, TrainReply) else f
     ),
 }
 
@@ -479,7 +489,7 @@ def test_secure_sum(tmp_path: Path, case: str) -> None:
     server = serve(grid, what, tmp_path, [], num_server_rounds=3, start_members=5)
     server.play()
     kept = json.loads((tmp_path / "server" / "members.json").read_text())
-    assert server.federation.round == 3 and not server.ledger.counts[0]["refused"]
+    assert server.federation.round == 3 and not server.log.counts[0]["refused"]
     assert kept[str(EVIL)]["counts"]["refused"] >= 3
 
 
@@ -493,7 +503,7 @@ def test_shares_that_are_any_bytes(tmp_path: Path) -> None:
     def lie(blob: bytes, signature: bytes) -> tuple[bytes, bytes]:
         nonlocal lies
         frame = messages.unpack(blob, 1 << 30)
-        if not isinstance(frame, Opened) or lies == 4:
+        if not isinstance(frame, UnmaskReply) or lies == 4:
             return blob, signature
         lies += 1
         lied = messages.pack(replace(frame, shares=(flat(lies),) * 5))
@@ -511,7 +521,7 @@ def test_pieces_that_are_no_message() -> None:
     from flwr.proto.message_pb2 import Message, Metadata, ObjectTree, PullObjectResponse
     from flwr.proto.runtime_pb2 import PullAppMessagesResponse
 
-    from shoal.flower.server.transport import pull_bounded
+    from shoal.flower.server.transport import receive_bounded
 
     contents = {"a": b"", "b": b"Array\x00", "c": b"\xff" * 40, "d": b"Nothing {}\x00 x"}
     trees = [ObjectTree(object_id=name) for name in contents]
@@ -537,7 +547,7 @@ def test_pieces_that_are_no_message() -> None:
         ConfirmMessageReceived=lambda request: None,
     )
     grid: Any = SimpleNamespace(_runtime_client=client, node=None, run=SimpleNamespace(run_id=1))
-    replies = list(pull_bounded(grid, ["x"], 1 << 20))
+    replies = list(receive_bounded(grid, ["x"], 1 << 20))
     assert [r.to for r in replies] == ["a", "b", "c", "d", "e"]
     assert all(r.error and r.content is None and not r.gone for r in replies)
     assert len(pulled) < 200
@@ -550,16 +560,16 @@ class Heard:
 
     engine: GridEngine
     order: Any
-    done: dict[int, Done]
+    done: dict[int, TrainReply]
     words: Any
 
     def judge(self, blob: bytes) -> bool:
         """Whether the server takes these bytes for member 3's upload; it must be able to use it."""
         try:
-            frame = messages.unpack(blob, 1 << 20, self.words)
+            frame = messages.unpack(blob, 1 << 20, self.types)
         except WireError:
             return False
-        if not isinstance(frame, Done) or frame.member != EVIL:
+        if not isinstance(frame, TrainReply) or frame.member != EVIL:
             return False  # as the post says
         done = {**self.done, EVIL: frame}
         reasons = self.engine.fence.uploads(self.order, done)
@@ -581,7 +591,7 @@ def heard(folder: Path, method: Any) -> tuple[Heard, bytes]:
     server = small.server(num_server_rounds=1)
     uploads = server.engine.fence.uploads
 
-    def noted(order: Any, done: dict[int, Done]) -> Any:
+    def noted(order: Any, done: dict[int, TrainReply]) -> Any:
         caught.append((order, done))
         return uploads(order, done)
 
@@ -589,7 +599,7 @@ def heard(folder: Path, method: Any) -> tuple[Heard, bytes]:
     server.play()
     server.engine.fence.uploads = uploads  # type: ignore[method-assign]
     order, done = caught[-1]
-    words = small.grid.nodes[100].words
+    words = small.grid.nodes[100].types
     return Heard(server.engine, order, done, words), messages.pack(done[EVIL])
 
 
@@ -659,7 +669,7 @@ def test_any_reply_of_a_running_federation(tmp_path: Path) -> None:
 
 def test_server_knows_every_methods_form() -> None:
     """What the server plays itself has the form of what members send, for the whole catalog."""
-    from shoal.flower.server.screening import Pretended, form
+    from shoal.flower.server.screening import PretendMember, form
 
     tried = 0
     for method in sorted(catalog.METHODS):
@@ -674,7 +684,7 @@ def test_server_knows_every_methods_form() -> None:
         order = make_order(federation, settings, moment, 0, [Job(0), Job(1)])
         sent = train_one(order, Member(1, rows_of(1), rows_of(1, 5), None))
         real = form((sent.stats[0], tree.row(sent.payloads, 0)))
-        assert form(Pretended(what.expects).upload(order)) == real, method
+        assert form(PretendMember(what.expects).upload(order)) == real, method
         tried += 1
     assert tried > 0.8 * len(catalog.METHODS)
 
@@ -697,7 +707,7 @@ def test_guarded_evaluations(case: str) -> None:
     from flwr.app import Message, MetricRecord, RecordDict
     from flwr.serverapp.strategy import FedAvg
 
-    from shoal.flower import Guarded
+    from shoal.flower import GuardedStrategy
 
     LocalGrid()  # a task for messages to belong to
     replies = []
@@ -707,7 +717,7 @@ def test_guarded_evaluations(case: str) -> None:
         message.metadata.__dict__["_message_id"] = f"m{node}"
         replies.append(Message(RecordDict({"metrics": MetricRecord(told)}), reply_to=message))
         replies[-1].metadata.__dict__["_src_node_id"] = node
-    guarded = Guarded(FedAvg())
+    guarded = GuardedStrategy(FedAvg())
     found = guarded.aggregate_evaluate(1, replies)
     assert found is not None and found["accuracy"] == 0.25 and guarded.refused == {0: 1}
 
@@ -722,9 +732,9 @@ def test_a_message_does_not_end_a_member(tmp_path: Path) -> None:
         raise KeyError("whatever")
 
     node._handle = broken  # type: ignore[method-assign]
-    hello = messages.Hello("n", small.what.digest, torch.zeros(1))
+    hello = messages.Introduction("n", small.what.digest, torch.zeros(1))
     reply = messages.unpack(node.reply(messages.pack(hello))[0], 1 << 20)
-    assert isinstance(reply, messages.Sorry) and "KeyError" in reply.reason
+    assert isinstance(reply, messages.Refusal) and "KeyError" in reply.reason
 
 
 def test_names_of_members_can_be_printed(tmp_path: Path) -> None:

@@ -17,12 +17,12 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from shoal.config import from_mapping
-from shoal.flower.agreement import Agreement, Expects, Rules
+from shoal.flower.agreement import Agreement, DataForm, Rules
 from shoal.flower.keys import Key, new_key
-from shoal.flower.messages import envelope, opened
+from shoal.flower.messages import from_flower, to_flower
 from shoal.flower.node.node import Node
 from shoal.flower.node.own_data import NodeData
-from shoal.flower.server.members import Roster
+from shoal.flower.server.members import MemberRegistry
 from shoal.flower.server.server import Server
 from shoal.types import ClientData, Pool
 
@@ -86,10 +86,10 @@ class LocalGrid(Grid):
         node = message.metadata.dst_node_id
         if node in self.down:
             return
-        frame, signature = self.nodes[node].reply(opened(message.content)[0])
+        frame, signature = self.nodes[node].reply(from_flower(message.content)[0])
         if node in self.twists:
             frame, signature = self.twists[node](frame, signature)
-        reply = Message(envelope(frame, signature), reply_to=message)
+        reply = Message(to_flower(frame, signature), reply_to=message)
         reply.metadata.__dict__["_src_node_id"] = node
         self.replies[identity] = reply
 
@@ -110,7 +110,7 @@ def agreement(method: Any, **more: Any) -> Agreement:
         "seed": 3,
         **more,
     }
-    return Agreement(Expects((FEATURES,), CLASSES), from_mapping(config))
+    return Agreement(DataForm((FEATURES,), CLASSES), from_mapping(config))
 
 
 def rows_of(member: int, rows: int = 12) -> ClientData:
@@ -129,7 +129,7 @@ def add_nodes(
     grid: LocalGrid, what: Agreement, folder: Path, members: Sequence[int], keys: list[Key]
 ) -> None:
     """Nodes ``100 + member``, with names and places in the roster."""
-    roster = Roster(folder / "server" / "roster.json")
+    roster = MemberRegistry(folder / "server" / "roster.json")
     for member in members:
         data = NodeData(rows_of(member), rows_of(member, 5))
         home = folder / f"home-{member}"
@@ -167,7 +167,7 @@ class Small:
 
     def after(self, server: Server, round: int, action: Callable[[], object]) -> None:
         """Do something between two rounds."""
-        write = server.books.write
+        write = server.record.write
 
         def noted(moment: Any, *rest: Any) -> str:
             line = write(moment, *rest)
@@ -175,7 +175,7 @@ class Small:
                 action()
             return line
 
-        server.books.write = noted  # type: ignore[method-assign]
+        server.record.write = noted  # type: ignore[method-assign]
 
     def events(self, kind: str) -> list[str]:
         lines = (self.folder / "server" / "events.jsonl").read_text().splitlines()

@@ -22,16 +22,16 @@ from shoal.engines import api as base
 from shoal.flower.agreement import load_agreement
 from shoal.flower.apps import data_of
 from shoal.flower.keys import read_key
-from shoal.flower.messages import Done, Order
+from shoal.flower.messages import OrderMessage, TrainReply
 from shoal.flower.node.connection import serve
 from shoal.flower.node.node import Node
 
 
-def not_a_number(done: Done) -> Done:
+def not_a_number(done: TrainReply) -> TrainReply:
     return replace(done, delta=done.delta * float("nan"))
 
 
-def ten_times_as_long(done: Done) -> Done:
+def ten_times_as_long(done: TrainReply) -> TrainReply:
     return replace(done, delta=done.delta.repeat(10))
 
 
@@ -49,7 +49,7 @@ class HeldNode(Node):
     hold: Path
     bad: tuple[str, int]  # how, and until which round
 
-    def _train(self, frame: Order, order: base.Order, ended: int) -> Done:
+    def _train(self, frame: OrderMessage, order: base.Order, ended: int) -> TrainReply:
         done = super()._train(frame, order, ended)
         say(f"holds round {frame.round}")
         while frame.round >= int(self.hold.read_text()):

@@ -15,8 +15,8 @@ from typer.testing import CliRunner, Result
 from shoal.cli.app import app
 from shoal.errors import UserError
 from shoal.flower.agreement import Rules, load_agreement, rules_from
-from shoal.flower.operations.up import Place, Up, superlink_command
-from shoal.flower.server.members import Roster
+from shoal.flower.operations.up import FederationFolder, UpOptions, superlink_command
+from shoal.flower.server.members import MemberRegistry
 
 CONFIG = """
 data: digits
@@ -88,12 +88,12 @@ def test_key_register_status(tmp_path: Path) -> None:
     assert isinstance(again.exception, UserError) and "exists" in str(again.exception)
     found = call("register", str(tmp_path / "up"), "ada", str(tmp_path / "ada.pub"))
     assert "ada is member 0" in found.output
-    place = Place(tmp_path / "up")
-    assert [entry.name for entry in Roster(place.roster).entries] == ["ada"]
+    place = FederationFolder(tmp_path / "up")
+    assert [entry.name for entry in MemberRegistry(place.roster).entries] == ["ada"]
     call("key", str(tmp_path / "other"))
     twice = call("register", str(tmp_path / "up"), "ada", str(tmp_path / "other.pub"))
     assert isinstance(twice.exception, UserError) and "another key" in str(twice.exception)
-    Up("app", 0, "127.0.0.1", 1, False, {}).write(place)
+    UpOptions("app", 0, "127.0.0.1", 1, False, {}).write(place)
     assert "no round was finished" in call("status", str(place.path)).output
     state = {"state": "running", "rounds_done": 2, "rounds": 5, "members_here": {"0": "ada"}}
     (place.run / "status.json").write_text(json.dumps(state))
@@ -104,11 +104,11 @@ def test_key_register_status(tmp_path: Path) -> None:
 
 
 def test_secure_unless_spelled_out(tmp_path: Path) -> None:
-    place = Place(tmp_path)
-    secure = superlink_command(place, Up("app", 1, "127.0.0.1", 1, False, {}))
+    place = FederationFolder(tmp_path)
+    secure = superlink_command(place, UpOptions("app", 1, "127.0.0.1", 1, False, {}))
     assert {"--enable-supernode-auth", "--ssl-certfile"} <= set(secure)
     assert "--insecure" not in secure
-    assert "--insecure" in superlink_command(place, Up("app", 1, "127.0.0.1", 1, True, {}))
+    assert "--insecure" in superlink_command(place, UpOptions("app", 1, "127.0.0.1", 1, True, {}))
 
 
 def test_methods_say_who_needs_every_upload() -> None:

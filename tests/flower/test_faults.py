@@ -18,15 +18,15 @@ from flower.local_grid import Small, agreement
 from shoal.errors import UserError
 from shoal.flower import messages
 from shoal.flower.agreement import Bounds
-from shoal.flower.messages import Done
+from shoal.flower.messages import TrainReply
 from shoal.flower.node.node import Node
 
 
-def scaled(factor: float) -> Callable[[Done], Done]:
+def scaled(factor: float) -> Callable[[TrainReply], TrainReply]:
     return lambda done: replace(done, delta=done.delta * factor)
 
 
-BAD: dict[str, tuple[Callable[[Done], Done], str]] = {
+BAD: dict[str, tuple[Callable[[TrainReply], TrainReply], str]] = {
     "nan": (lambda d: replace(d, delta=d.delta * float("nan")), "not finite"),
     "far": (scaled(1000.0), "bounds.norm"),
     "farther than others": (scaled(30.0), "times the median"),
@@ -64,7 +64,7 @@ def replayed(first: list[tuple[bytes, bytes]]) -> Callable[[bytes, bytes], tuple
     """Every upload after the first is the first once more."""
 
     def twist(frame: bytes, signature: bytes) -> tuple[bytes, bytes]:
-        if not isinstance(messages.unpack(frame, 1 << 30), Done):
+        if not isinstance(messages.unpack(frame, 1 << 30), TrainReply):
             return frame, signature
         first.append((frame, signature))
         return first[0]
@@ -136,9 +136,9 @@ def test_departure_and_return_are_sessions(tmp_path: Path) -> None:
 def test_session_whose_first_round_fails_still_begins(tmp_path: Path) -> None:
     small = Small(tmp_path)
     server = small.server(num_server_rounds=4)
-    event = server.ledger.event
+    event = server.log.event
 
-    def sick(twist: Callable[[Done], Done] | None) -> None:
+    def sick(twist: Callable[[TrainReply], TrainReply] | None) -> None:
         small.grid.down.add(101)
         for node in small.grid.nodes.values():
             node.twist = twist
@@ -148,7 +148,7 @@ def test_session_whose_first_round_fails_still_begins(tmp_path: Path) -> None:
         if kind == "abandoned":
             sick(None)
 
-    server.ledger.event = noted  # type: ignore[method-assign]
+    server.log.event = noted  # type: ignore[method-assign]
     small.after(server, 1, lambda: sick(scaled(float("nan"))))
     server.play()
     assert len(small.events("abandoned")) == 1 and len(small.events("session")) == 2

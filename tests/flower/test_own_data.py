@@ -19,12 +19,12 @@ from typer.testing import CliRunner
 
 from shoal.cli.app import app
 from shoal.errors import UserError
-from shoal.flower.agreement import Expects, load_agreement
+from shoal.flower.agreement import DataForm, load_agreement
 from shoal.flower.keys import make_certificates, new_key, read_key
 from shoal.flower.node.own_data import from_loader, from_path
 
-EXPECTS = Expects((FEATURES,), CLASSES)
-NAMED = Expects((FEATURES,), CLASSES, ("ant", "bee", "cat"))
+EXPECTS = DataForm((FEATURES,), CLASSES)
+NAMED = DataForm((FEATURES,), CLASSES, ("ant", "bee", "cat"))
 
 
 def rows(labels: Any = None) -> tuple[Any, Any]:
@@ -63,7 +63,7 @@ def test_folder_of_images(tmp_path: Path) -> None:
         (tmp_path / kind).mkdir()
         for index in range(5):
             Image.new("L", (4, 4), 40 * index).save(tmp_path / kind / f"{index}.png")
-    found = from_path(tmp_path, Expects((1, 4, 4), 3))
+    found = from_path(tmp_path, DataForm((1, 4, 4), 3))
     assert set(found.train.labels.tolist()) == {0, 2} and found.train.pool.x.shape[1:] == (1, 4, 4)
 
 

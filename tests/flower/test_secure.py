@@ -22,7 +22,14 @@ from shoal.errors import UserError
 from shoal.flower import masking, messages
 from shoal.flower.agreement import load_agreement
 from shoal.flower.masking import Secure
-from shoal.flower.messages import Done, Frame, Order, Sorry, Unmask, opened
+from shoal.flower.messages import (
+    Frame,
+    OrderMessage,
+    Refusal,
+    TrainReply,
+    UnmaskRequest,
+    from_flower,
+)
 from shoal.flower.node.masker import Masker
 from shoal.flower.privacy import Privacy
 from shoal.flower.server.masked_round import MaskedRound
@@ -37,18 +44,18 @@ class LosingGrid(LocalGrid):
 
     def __init__(self, loses: Loses) -> None:
         super().__init__()
-        self.loses, self.seen = loses, list[Done]()
+        self.loses, self.seen = loses, list[TrainReply]()
 
     def _answer(self, identity: str, message: Message) -> None:
         node = message.metadata.dst_node_id
-        frame = messages.unpack(opened(message.content)[0], 1 << 30, self.nodes[node].words)
+        frame = messages.unpack(from_flower(message.content)[0], 1 << 30, self.nodes[node].types)
         if self.loses(node - 100, frame):
             return
         super()._answer(identity, message)
-        if isinstance(frame, Order) and not frame.question:
-            blob = opened(self.replies[identity].content)[0]
-            reply = messages.unpack(blob, 1 << 30, self.nodes[node].words)
-            self.seen += [reply] if isinstance(reply, Done) else []
+        if isinstance(frame, OrderMessage) and not frame.question:
+            blob = from_flower(self.replies[identity].content)[0]
+            reply = messages.unpack(blob, 1 << 30, self.nodes[node].types)
+            self.seen += [reply] if isinstance(reply, TrainReply) else []
 
 
 def nothing(member: int, frame: Frame) -> bool:
@@ -111,7 +118,7 @@ def test_sum_is_within_the_rounding_and_single_uploads_are_noise(
     plain, sums = list[Tensor](), list[Tensor]()
     mask, open_ = Masker.masked, MaskedRound.open
 
-    def masked(self: Masker, frame: Order, done: Done, method: Any) -> Done:
+    def masked(self: Masker, frame: OrderMessage, done: TrainReply, method: Any) -> TrainReply:
         plain.append(done.delta.double() * done.count)
         return mask(self, frame, done, method)
 
@@ -131,7 +138,9 @@ def test_sum_is_within_the_rounding_and_single_uploads_are_noise(
 
 def at_order(member: int) -> Loses:
     """A member that dies after its shares were sent, in round 1."""
-    return lambda m, f: m == member and isinstance(f, Order) and f.round == 1 and not f.question
+    return lambda m, f: (
+        m == member and isinstance(f, OrderMessage) and f.round == 1 and not f.question
+    )
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedinit"])
@@ -146,13 +155,15 @@ def test_member_that_dies_after_its_shares_were_sent(tmp_path: Path, method: str
 
 def test_member_that_dies_before_the_sum_is_opened(tmp_path: Path) -> None:
     """Its upload is in the sum all the same."""
-    loses: Loses = lambda m, f: m == 2 and isinstance(f, Unmask)  # noqa: E731
+    loses: Loses = lambda m, f: m == 2 and isinstance(f, UnmaskRequest)  # noqa: E731
     plain, _ = played(tmp_path / "plain", "fedavg", None)
     masked, _ = played(tmp_path / "masked", "fedavg", SECURE, loses)
     assert torch.allclose(theta(plain), theta(masked), rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("stage", [messages.KeysPlease, messages.Peers, Order, Unmask])
+@pytest.mark.parametrize(
+    "stage", [messages.KeyRequest, messages.PeerKeys, OrderMessage, UnmaskRequest]
+)
 def test_too_few_are_left(tmp_path: Path, stage: type) -> None:
     """Three of five fall silent once: no sum, by name, and the round is played again."""
     lost = list[int]()
@@ -166,7 +177,7 @@ def test_too_few_are_left(tmp_path: Path, stage: type) -> None:
     masked, _ = played(tmp_path / "masked", "fedavg", SECURE, loses)
     (text,) = events(tmp_path / "masked", "no sum")
     assert text.startswith("round 0: no sum was opened: ")
-    assert "node-0, node-1" in text or stage is Order
+    assert "node-0, node-1" in text or stage is OrderMessage
     plain, _ = played(tmp_path / "plain", "fedavg", None)
     assert torch.allclose(theta(plain), theta(masked), rtol=0, atol=1e-6)
 
@@ -174,7 +185,7 @@ def test_too_few_are_left(tmp_path: Path, stage: type) -> None:
 def test_false_shares_open_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opening = Masker.opening
 
-    def false(self: Masker, frame: Unmask) -> messages.Opened:
+    def false(self: Masker, frame: UnmaskRequest) -> messages.UnmaskReply:
         found = opening(self, frame)
         wrong = tuple(s.clone() for s in found.shares)
         for share in wrong:
@@ -191,10 +202,10 @@ def test_false_shares_open_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_node_gives_nothing_away(tmp_path: Path) -> None:
     """What a curious server could ask for beyond the sum."""
-    tickets = list[int]()
+    memory_ids = list[int]()
 
     def noted(member: int, frame: Frame) -> bool:
-        tickets.extend([frame.ticket] if isinstance(frame, Unmask) else [])
+        memory_ids.extend([frame.memory_id] if isinstance(frame, UnmaskRequest) else [])
         return False
 
     server, grid = played(tmp_path / "masked", "fedavg", SECURE, noted, num_server_rounds=1)
@@ -202,15 +213,15 @@ def test_node_gives_nothing_away(tmp_path: Path) -> None:
 
     def reason(frame: Frame) -> str:
         reply = messages.unpack(node.reply(messages.pack(frame))[0], 1 << 30)
-        assert isinstance(reply, Sorry)
+        assert isinstance(reply, Refusal)
         return reply.reason
 
-    again = Unmask("n", 1, tickets[0], (0, 1, 2))
+    again = UnmaskRequest("n", 1, memory_ids[0], (0, 1, 2))
     assert "opened before" in reason(again)
     order = server.engine._frame(_order(server), _order(server).members[0], 7)
     assert "as part of a sum only" in reason(order)
     assert "answers no questions" in reason(replace(order, question="anything"))
-    assert "are gone" in reason(replace(order, ticket=9, among=(0, 1, 2)))
+    assert "are gone" in reason(replace(order, memory_id=9, among=(0, 1, 2)))
 
 
 def _order(server: Server) -> Any:
@@ -235,9 +246,9 @@ def test_noise_is_under_the_masks_too(tmp_path: Path) -> None:
 def test_few_are_never_summed() -> None:
     """A node opens no sum of fewer than agreed, and shares with no fewer."""
     masker = Masker(SECURE)
-    keys = masker.keys(messages.KeysPlease("n", 0, 5))
-    other = Masker(SECURE).keys(messages.KeysPlease("n", 1, 5))
-    peers = messages.Peers("n", 0, 5, (0, 1), (keys.mask, other.mask), (keys.seal, other.seal))
+    keys = masker.keys(messages.KeyRequest("n", 0, 5))
+    other = Masker(SECURE).keys(messages.KeyRequest("n", 1, 5))
+    peers = messages.PeerKeys("n", 0, 5, (0, 1), (keys.mask, other.mask), (keys.seal, other.seal))
     with pytest.raises(Exception, match="3 were agreed on"):
         masker.shares(peers)
 

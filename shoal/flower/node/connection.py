@@ -34,7 +34,7 @@ from flwr.supercore.run import RunNotRunningException
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.fleet_http_connection import http_request_response
 
-from shoal.flower.messages import envelope, opened
+from shoal.flower.messages import from_flower, to_flower
 from shoal.flower.node.node import Node
 from shoal.flower.wire import WireError
 
@@ -143,8 +143,8 @@ def _pulled(pull: Callable[[str], bytes], identity: str, tree: Any, limit: int) 
 def _reply(node: Node, message: Message) -> Message:
     TaskIdentity.run_id = message.metadata.run_id
     TaskIdentity.task_id = TaskIdentity._task_id or 1  # a node has one task: this loop
-    frame, signature = node.reply(opened(message.content)[0])
-    return Message(envelope(frame, signature), reply_to=message)
+    frame, signature = node.reply(from_flower(message.content)[0])
+    return Message(to_flower(frame, signature), reply_to=message)
 
 
 def _send(reply: Message, send: Callable[..., Any], push: Callable[..., None]) -> None:

@@ -31,15 +31,15 @@ from shoal import tree
 from shoal.flower import masking
 from shoal.flower.masking import Secure
 from shoal.flower.messages import (
-    CannotError,
-    Done,
-    Keys,
-    KeysPlease,
-    Opened,
-    Order,
-    Peers,
-    Shares,
-    Unmask,
+    KeyRequest,
+    MaskKeys,
+    NodeRefusedError,
+    OrderMessage,
+    PeerKeys,
+    SealedShares,
+    TrainReply,
+    UnmaskReply,
+    UnmaskRequest,
 )
 from shoal.method import Method
 from shoal.types import Reduction
@@ -64,34 +64,36 @@ class Secrets:
 
 
 class Masker:
-    """A member's secrets by the ticket of the order, and what is done with them."""
+    """A member's secrets by the memory_id of the order, and what is done with them."""
 
     def __init__(self, secure: Secure) -> None:
         self.secure = secure
         self._kept: dict[int, Secrets] = {}
 
-    def _secrets(self, ticket: int) -> Secrets:
-        if ticket not in self._kept:
-            raise CannotError("the keys of this order are gone")
-        return self._kept[ticket]
+    def _secrets(self, memory_id: int) -> Secrets:
+        if memory_id not in self._kept:
+            raise NodeRefusedError("the keys of this order are gone")
+        return self._kept[memory_id]
 
-    def keys(self, frame: KeysPlease) -> Keys:
-        """New keys; a ticket has them once."""
-        if frame.ticket in self._kept:
-            raise CannotError("this order has keys already")
-        kept = self._kept[frame.ticket] = Secrets()
+    def keys(self, frame: KeyRequest) -> MaskKeys:
+        """New keys; a memory_id has them once."""
+        if frame.memory_id in self._kept:
+            raise NodeRefusedError("this order has keys already")
+        kept = self._kept[frame.memory_id] = Secrets()
         for old in list(self._kept)[:-KEPT_SECRETS]:
             del self._kept[old]
         mask, seal = (public_key_to_bytes(k.public_key()) for k in (kept.mask, kept.seal))
-        return Keys(frame.nonce, frame.member, masking.packed(mask), masking.packed(seal))
+        return MaskKeys(frame.nonce, frame.member, masking.packed(mask), masking.packed(seal))
 
-    def shares(self, frame: Peers) -> Shares:
+    def shares(self, frame: PeerKeys) -> SealedShares:
         """A share of both secrets for every peer, sealed so that only the peer can read it."""
-        kept, members = self._secrets(frame.ticket), frame.members
+        kept, members = self._secrets(frame.memory_id), frame.members
         if kept.peers or frame.member not in members or len(set(members)) != len(members):
-            raise CannotError("peers that were named before, or without this member")
+            raise NodeRefusedError("peers that were named before, or without this member")
         if len(members) < self.secure.at_least:
-            raise CannotError(f"{len(members)} peers, and {self.secure.at_least} were agreed on")
+            raise NodeRefusedError(
+                f"{len(members)} peers, and {self.secure.at_least} were agreed on"
+            )
         kept.peers = _peers(frame)
         number, needed = len(members), self.secure.threshold(len(members))
         own = create_shares(kept.own, needed, number)
@@ -102,11 +104,11 @@ class Masker:
                 kept.entrusted[peer] = one, other
             text = share_keys_plaintext_concat(frame.member, peer, one, other)
             sealed.append(masking.packed(encrypt(_sealing(kept, peer), text)))
-        return Shares(frame.nonce, frame.member, tuple(sealed))
+        return SealedShares(frame.nonce, frame.member, tuple(sealed))
 
-    def masked(self, frame: Order, done: Done, method: Method) -> Done:
+    def masked(self, frame: OrderMessage, done: TrainReply, method: Method) -> TrainReply:
         """The upload as whole numbers under masks that cancel among ``frame.among``."""
-        kept = self._secrets(frame.ticket)
+        kept = self._secrets(frame.memory_id)
         self._take(kept, frame)
         leaves = _weighed(frame, done, method)
         size = sum(leaf.numel() for leaf in leaves)
@@ -114,7 +116,7 @@ class Masker:
             flat = torch.cat([leaf.reshape(-1).double() for leaf in leaves])
             words = masking.to_words(flat, len(frame.among)) + masking.stream(kept.own, size)
         except ValueError as error:
-            raise CannotError(f"an upload that cannot be added up: {error}") from None
+            raise NodeRefusedError(f"an upload that cannot be added up: {error}") from None
         for peer in set(frame.among) - {frame.member}:
             other = bytes_to_public_key(kept.peers[peer][0])
             words = words + masking.pair_mask(kept.mask, other, frame.member < peer, size)
@@ -122,35 +124,37 @@ class Masker:
         payloads = tree.rebuild(done.payloads, pieces[2:])
         return replace(done, delta=pieces[0], stats=pieces[1], payloads=payloads)
 
-    def _take(self, kept: Secrets, frame: Order) -> None:
+    def _take(self, kept: Secrets, frame: OrderMessage) -> None:
         """Keep what the others have entrusted to this member."""
         among = frame.among
         fits = set(among) <= set(kept.peers) and frame.member in among and not kept.opened
         if not fits or len(set(among)) != len(among) or len(kept.entrusted) != 1:
-            raise CannotError("an order among others than were named")
+            raise NodeRefusedError("an order among others than were named")
         if len(among) < self.secure.threshold(len(kept.peers)):
-            raise CannotError(f"an order among {len(among)} of {len(kept.peers)} peers")
+            raise NodeRefusedError(f"an order among {len(among)} of {len(kept.peers)} peers")
         sealed = frame.sealed if isinstance(frame.sealed, tuple) else ()
         if len(sealed) != len(among):
-            raise CannotError("other shares than one of every member")
+            raise NodeRefusedError("other shares than one of every member")
         for peer, blob in zip(among, sealed, strict=True):
             if peer != frame.member:
                 kept.entrusted[peer] = _unsealed(kept, peer, frame.member, blob)
 
-    def opening(self, frame: Unmask) -> Opened:
+    def opening(self, frame: UnmaskRequest) -> UnmaskReply:
         """Shares that open the sum of the uploads that have come."""
-        kept, alive = self._secrets(frame.ticket), set(frame.alive)
+        kept, alive = self._secrets(frame.memory_id), set(frame.alive)
         among = set(kept.entrusted)
         if kept.opened or not alive <= among or frame.member not in alive:
-            raise CannotError("this sum was opened before, or is of other members")
+            raise NodeRefusedError("this sum was opened before, or is of other members")
         if len(alive) < self.secure.threshold(len(kept.peers)):
-            raise CannotError(f"a sum of {len(alive)} uploads is not opened")
+            raise NodeRefusedError(f"a sum of {len(alive)} uploads is not opened")
         kept.opened = True
         found = [kept.entrusted[peer][0 if peer in alive else 1] for peer in sorted(among)]
-        return Opened(frame.nonce, frame.member, tuple(masking.packed(share) for share in found))
+        return UnmaskReply(
+            frame.nonce, frame.member, tuple(masking.packed(share) for share in found)
+        )
 
 
-def _weighed(frame: Order, done: Done, method: Method) -> list[Tensor]:
+def _weighed(frame: OrderMessage, done: TrainReply, method: Method) -> list[Tensor]:
     """Delta, statistics and payloads, each times what the server would weigh it with."""
     weight = done.count if frame.weigh else 1.0
     leaves = [done.delta.double() * weight, done.stats.double() * weight]
@@ -158,12 +162,14 @@ def _weighed(frame: Order, done: Done, method: Method) -> list[Tensor]:
         factor = weight if part.reduction is Reduction.MEAN else 1.0
         for leaf in tree.leaves(payload):
             if not leaf.is_floating_point():
-                raise CannotError(f"{type(part).__name__} sends whole numbers, which no sum hides")
+                raise NodeRefusedError(
+                    f"{type(part).__name__} sends whole numbers, which no sum hides"
+                )
             leaves.append(leaf.double() * factor)
     return leaves
 
 
-def _peers(frame: Peers) -> dict[int, tuple[bytes, bytes]]:
+def _peers(frame: PeerKeys) -> dict[int, tuple[bytes, bytes]]:
     found = {}
     try:
         pairs = zip(frame.members, frame.masks, frame.seals, strict=True)
@@ -172,7 +178,7 @@ def _peers(frame: Peers) -> dict[int, tuple[bytes, bytes]]:
             for key in found[member]:
                 bytes_to_public_key(key)
     except (ValueError, TypeError):
-        raise CannotError("peers without keys") from None
+        raise NodeRefusedError("peers without keys") from None
     return found
 
 
@@ -185,7 +191,7 @@ def _unsealed(kept: Secrets, peer: int, member: int, blob: Tensor) -> tuple[byte
         text = decrypt(_sealing(kept, peer), masking.unpacked(blob))
         source, target, own, key = share_keys_plaintext_separate(text)
     except (InvalidToken, ValueError):
-        raise CannotError(f"a share of member {peer} that cannot be read") from None
+        raise NodeRefusedError(f"a share of member {peer} that cannot be read") from None
     if (source, target) != (peer, member):
-        raise CannotError(f"a share of member {peer} that is meant for another")
+        raise NodeRefusedError(f"a share of member {peer} that is meant for another")
     return own, key

@@ -31,21 +31,21 @@ from shoal.flower.messages import (
     NAME,
     SCORE,
     WORST,
-    Answer,
-    CannotError,
-    Card,
-    Done,
     Frame,
-    Hello,
-    KeysPlease,
-    Order,
-    Peers,
-    Sorry,
-    Unmask,
+    Introduction,
+    KeyRequest,
+    MemberInfo,
+    NodeRefusedError,
+    OrderMessage,
+    PeerKeys,
+    QuestionReply,
+    Refusal,
+    TrainReply,
+    UnmaskRequest,
 )
 from shoal.flower.node.masker import Masker
 from shoal.flower.node.own_data import NodeData
-from shoal.flower.wire import WireError, vocabulary
+from shoal.flower.wire import WireError, state_types
 from shoal.lone_rows import check_client
 from shoal.metrics.evaluate import evaluate
 from shoal.orders import bounded
@@ -54,12 +54,12 @@ from shoal.tree import Tree
 from shoal.types import ClientData, Model
 
 # ---- memories on disk ----
-STORED_MEMORIES = 16  # tickets
+STORED_MEMORIES = 16  # memory_ids
 DISK_LIMIT = 1 << 40  # the node's own disk is not bounded here
 
 
 @dataclass(frozen=True)
-class Kept:
+class StoredMemories:
     """Memories, one a part, and the serial of the last session's end they have seen."""
 
     memories: tuple[Tree, ...]
@@ -67,32 +67,32 @@ class Kept:
 
 
 class MemoryDisk:
-    """Memories by ticket; a write is complete or did not happen."""
+    """Memories by memory_id; a write is complete or did not happen."""
 
-    def __init__(self, folder: Path, words: wire.Vocabulary) -> None:
+    def __init__(self, folder: Path, types: wire.StateTypes) -> None:
         private_folder(folder.parent)  # the member's home
         private_folder(folder)
-        self.folder, self.words = folder, words
+        self.folder, self.types = folder, types
 
-    def put(self, ticket: int, kept: Kept, using: int = -1) -> None:
-        """Keep under ``ticket``; the ticket in use survives, however old it is."""
+    def put(self, memory_id: int, kept: StoredMemories, using: int = -1) -> None:
+        """Keep under ``memory_id``; the memory_id in use survives, however old it is."""
         blob = wire.encode("Kept", {"ended": kept.ended}, {"memories": kept.memories})
-        write_bytes(self._file(ticket), blob)
+        write_bytes(self._file(memory_id), blob)
         files = sorted(self.folder.glob("*.kept"), key=lambda f: f.stat().st_mtime_ns)
         for file in files[:-STORED_MEMORIES]:
             if file != self._file(using):
                 file.unlink(missing_ok=True)
 
-    def get(self, ticket: int) -> Kept | None:
-        """The memories of a ticket; None if they are gone or cannot be read."""
+    def get(self, memory_id: int) -> StoredMemories | None:
+        """The memories of a memory_id; None if they are gone or cannot be read."""
         try:
-            raw = wire.decode(self._file(ticket).read_bytes(), DISK_LIMIT, self.words)
+            raw = wire.decode(self._file(memory_id).read_bytes(), DISK_LIMIT, self.types)
         except (OSError, wire.WireError):
             return None
-        return Kept(tuple(raw.trees["memories"]), int(raw.values["ended"]))
+        return StoredMemories(tuple(raw.trees["memories"]), int(raw.values["ended"]))
 
-    def _file(self, ticket: int) -> Path:
-        return self.folder / f"{ticket}.kept"
+    def _file(self, memory_id: int) -> Path:
+        return self.folder / f"{memory_id}.kept"
 
 
 # ---- the node ----
@@ -112,7 +112,7 @@ class Node:
     key: Key
     name: str
     home: Path
-    twist: Callable[[Done], Done] | None = None  # what a test does to uploads
+    twist: Callable[[TrainReply], TrainReply] | None = None  # what a test does to uploads
     program: Program = field(init=False)
     settings: Settings = field(init=False)
     disk: MemoryDisk = field(init=False)
@@ -128,8 +128,8 @@ class Node:
             raise UserError(f"--name {self.name!r} must have 1 to {NAME} characters that can be "
                             "printed")  # fmt: skip
         self.program, self.settings = plan.settings.program, plan.settings
-        self.words = vocabulary(self.program.method)
-        self.disk = MemoryDisk(self.home / "memory", self.words)
+        self.types = state_types(self.program.method)
+        self.disk = MemoryDisk(self.home / "memory", self.types)
         size = sum(t.numel() * t.element_size() for t in plan.initial)
         self.limit = SLACK + 16 * size
         secure = self.agreement.sums
@@ -140,77 +140,79 @@ class Node:
     def reply(self, blob: bytes) -> tuple[bytes, bytes]:
         """The reply to a frame, and the signature over it."""
         if wire.of_0_1(blob):  # it could not read what this node trains
-            packed = messages.pack(Sorry("", OLD_SERVER), wire.MAGIC_0_1)
+            packed = messages.pack(Refusal("", OLD_SERVER), wire.MAGIC_0_1)
             return packed, self.key.sign(packed)
         with self._lock:
             nonce = ""
             try:
-                frame = messages.unpack(blob, self.limit, self.words)
+                frame = messages.unpack(blob, self.limit, self.types)
                 nonce = getattr(frame, "nonce", "")
                 answer: Frame = self._handle(frame)
-            except (CannotError, WireError) as error:
-                answer = Sorry(nonce, shown(error, messages.LONGEST_TEXT // 2))
+            except (NodeRefusedError, WireError) as error:
+                answer = Refusal(nonce, shown(error, messages.LONGEST_TEXT // 2))
             except Exception as error:  # a message of others must not end this member
                 traceback.print_exc()
                 told = f"its own error, {type(error).__name__}: {error}"
-                answer = Sorry(nonce, shown(told, messages.LONGEST_TEXT // 2))
+                answer = Refusal(nonce, shown(told, messages.LONGEST_TEXT // 2))
             packed = messages.pack(answer)
             return packed, self.key.sign(packed)
 
     def _handle(self, frame: Frame) -> Frame:
-        if isinstance(frame, Hello):
+        if isinstance(frame, Introduction):
             return self._introduce(frame)
-        if isinstance(frame, KeysPlease | Peers | Unmask):
+        if isinstance(frame, KeyRequest | PeerKeys | UnmaskRequest):
             return self._mask(frame)
-        if not isinstance(frame, Order):
-            raise CannotError(f"a node takes no {type(frame).__name__}")
+        if not isinstance(frame, OrderMessage):
+            raise NodeRefusedError(f"a node takes no {type(frame).__name__}")
         order, kept = self._order(frame)
         return self._ask(frame, order) if frame.question else self._train(frame, order, kept)
 
-    def _mask(self, frame: KeysPlease | Peers | Unmask) -> Frame:
+    def _mask(self, frame: KeyRequest | PeerKeys | UnmaskRequest) -> Frame:
         if self.masker is None:
-            raise CannotError("this member has not agreed to secure aggregation")
-        if isinstance(frame, KeysPlease):
+            raise NodeRefusedError("this member has not agreed to secure aggregation")
+        if isinstance(frame, KeyRequest):
             return self.masker.keys(frame)
-        return self.masker.shares(frame) if isinstance(frame, Peers) else self.masker.opening(frame)
+        return (
+            self.masker.shares(frame) if isinstance(frame, PeerKeys) else self.masker.opening(frame)
+        )
 
     # ---- hello ----
-    def _introduce(self, hello: Hello) -> Card:
+    def _introduce(self, hello: Introduction) -> MemberInfo:
         if hello.agreement != self.agreement.digest:
-            raise CannotError("this node has agreed to another federation.yaml")
+            raise NodeRefusedError("this node has agreed to another federation.yaml")
         self.initial = hello.initial
         # kept as bytes of the same hello, so that a restarted node need not be told again
         write_bytes(self.home / "hello", messages.pack(hello))
         held, public = self.data.validation, self.key.public.decode()
         if self.agreement.privacy is not None:  # even the number of rows is the member's own
-            return Card(hello.nonce, self.name, public, 1, 0)
+            return MemberInfo(hello.nonce, self.name, public, 1, 0)
         rows = 0 if held is None else len(held)
-        return Card(hello.nonce, self.name, public, len(self.data.train), rows)
+        return MemberInfo(hello.nonce, self.name, public, len(self.data.train), rows)
 
     def _recall(self) -> None:
         try:
             hello = messages.unpack((self.home / "hello").read_bytes(), self.limit)
         except (OSError, WireError):
             return
-        if isinstance(hello, Hello) and hello.agreement == self.agreement.digest:
+        if isinstance(hello, Introduction) and hello.agreement == self.agreement.digest:
             self.initial = hello.initial
 
     # ---- orders ----
-    def _order(self, frame: Order) -> tuple[base.Order, int]:
+    def _order(self, frame: OrderMessage) -> tuple[base.Order, int]:
         """The engine's order, and the serial of the last session's end it has seen."""
         if self.initial is None:
-            raise CannotError("no hello came before this order")
+            raise NodeRefusedError("no hello came before this order")
         model = Model(frame.theta, frame.stats)
         if frame.theta.shape != self.initial.shape or frame.theta.dtype != self.initial.dtype:
-            raise CannotError(f"a model of shape {tuple(frame.theta.shape)}")
+            raise NodeRefusedError(f"a model of shape {tuple(frame.theta.shape)}")
         if not frame.rates or len(frame.sent) != len(self.program.method.parts):
-            raise CannotError("an order without rates, or for another method")
+            raise NodeRefusedError("an order without rates, or for another method")
         memories = self._memories(frame, model)
         train = self._training(memories)
         try:
             check_client(self.settings, frame.member, frame.round, len(train))
         except UserError as error:
-            raise CannotError(str(error)) from None
+            raise NodeRefusedError(str(error)) from None
         held = self.data.validation if self.program.needs_validation else None
         member = base.Member(frame.member, train, held, memories, frame.cap or None)
         return base.Order(
@@ -230,17 +232,17 @@ class Node:
             last_batch=self.settings.last_batch,
         ), max(frame.serials, default=0)
 
-    def _memories(self, frame: Order, model: Model) -> tuple[Tree, ...] | None:
-        """One memory a part from the tickets, caught up with sessions that have ended since."""
-        wanted = {ticket for ticket in frame.tickets if ticket >= 0}
+    def _memories(self, frame: OrderMessage, model: Model) -> tuple[Tree, ...] | None:
+        """One memory a part from the memory_ids, caught up with sessions that have ended since."""
+        wanted = {memory_id for memory_id in frame.memory_ids if memory_id >= 0}
         if not wanted:
             return None
-        found = {ticket: self.disk.get(ticket) for ticket in wanted}
-        pairs = list(enumerate(frame.tickets))
+        found = {memory_id: self.disk.get(memory_id) for memory_id in wanted}
+        pairs = list(enumerate(frame.memory_ids))
         memories = [None if (k := found.get(t)) is None else k.memories[i] for i, t in pairs]
         assert self.initial is not None  # an order without a hello was refused
         for place, part in enumerate(frame.ended):
-            kept = found.get(frame.tickets[part])
+            kept = found.get(frame.memory_ids[part])
             ends = self.program.method.parts[part].fills("member_end")
             if ends and kept is not None and frame.serials[place] > kept.ended:
                 memories[part] = self.program.ended_memory(
@@ -250,17 +252,17 @@ class Node:
         return tuple(memories) if any(m is not None for m in memories) else None
 
     def _keep_caught_up(
-        self, frame: Order, found: dict[int, Kept | None], memories: list[Tree]
+        self, frame: OrderMessage, found: dict[int, StoredMemories | None], memories: list[Tree]
     ) -> None:
         """At once: the upload that follows may be refused, and a question brings none."""
         latest = max(frame.serials, default=0)
-        for ticket, kept in found.items():
+        for memory_id, kept in found.items():
             if kept is not None and kept.ended < latest:
                 new = tuple(
-                    memories[i] if t == ticket else kept.memories[i]
-                    for i, t in enumerate(frame.tickets)
+                    memories[i] if t == memory_id else kept.memories[i]
+                    for i, t in enumerate(frame.memory_ids)
                 )
-                self.disk.put(ticket, Kept(new, latest), ticket)
+                self.disk.put(memory_id, StoredMemories(new, latest), memory_id)
 
     def _training(self, memories: tuple[Tree, ...] | None) -> ClientData:
         train = self.data.train
@@ -270,17 +272,19 @@ class Node:
                     train = part.data(memory, train)
         return train
 
-    def _train(self, frame: Order, order: base.Order, ended: int) -> Done:
+    def _train(self, frame: OrderMessage, order: base.Order, ended: int) -> TrainReply:
         private = self.agreement.privacy
         if self.masker is not None and not frame.among:
-            raise CannotError("this member sends uploads as part of a sum only")
+            raise NodeRefusedError("this member sends uploads as part of a sum only")
         scored = frame.score and private is None
         accuracy, loss = self._score(order.model) if scored else (-1.0, 0.0)
         results = train_one(order, order.members[0])
         memories = tree.row(results.memories, 0)
         if tree.leaves(memories):
-            self.disk.put(frame.ticket, Kept(memories, ended), max(frame.tickets, default=-1))
-        done = Done(
+            self.disk.put(
+                frame.memory_id, StoredMemories(memories, ended), max(frame.memory_ids, default=-1)
+            )
+        done = TrainReply(
             frame.nonce,
             frame.member,
             float(results.counts[0]),
@@ -295,7 +299,7 @@ class Node:
         )
         if private is not None:
             if tree.leaves(done.payloads):
-                raise CannotError("this method sends more than what privacy protects")
+                raise NodeRefusedError("this method sends more than what privacy protects")
             noisy = private.protected(done.delta)
             # work depends on the rows (early stopping), so it is not told
             done = replace(done, delta=noisy, count=1.0, steps=1, samples=1, epochs=1)
@@ -311,21 +315,21 @@ class Node:
         loss = max(-WORST, min(scores.loss, WORST)) if math.isfinite(scores.loss) else WORST
         return (-1.0 if scores.accuracy is None else scores.accuracy), loss
 
-    def _ask(self, frame: Order, order: base.Order) -> Answer:
+    def _ask(self, frame: OrderMessage, order: base.Order) -> QuestionReply:
         if self.agreement.privacy is not None:
-            raise CannotError("a private member answers no questions")
+            raise NodeRefusedError("a private member answers no questions")
         if frame.question == SCORE:
             accuracy, loss = self._score(order.model)
             rows = len(self.data.validation) if self.data.validation is not None else 0
             found = torch.tensor([accuracy, loss, rows], dtype=torch.float64)
-            return Answer(frame.nonce, frame.member, found)
+            return QuestionReply(frame.nonce, frame.member, found)
         if self.masker is not None:
-            raise CannotError("a member of a secure federation answers no questions")
+            raise NodeRefusedError("a member of a secure federation answers no questions")
         parts = self.program.method.parts
         asked = (
             getattr(parts[frame.part], frame.question, None) if frame.part < len(parts) else None
         )
         if frame.part < 0 or not getattr(asked, "is_question", False) or asked is None:
-            raise CannotError(f"{frame.question[:40]!r} is no question of this method")
+            raise NodeRefusedError(f"{frame.question[:40]!r} is no question of this method")
         view = question_view(order, order.members[0], asked)
-        return Answer(frame.nonce, frame.member, asked(view, frame.payload))
+        return QuestionReply(frame.nonce, frame.member, asked(view, frame.payload))

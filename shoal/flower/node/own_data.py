@@ -17,7 +17,7 @@ from shoal.data import own
 from shoal.data.folders import by_class, tree
 from shoal.data.images import Look, dataset
 from shoal.errors import UserError
-from shoal.flower.agreement import Expects
+from shoal.flower.agreement import DataForm
 from shoal.types import ClientData, Pool
 
 SHARE = 0.2  # of the rows that is kept for validation, where the user gives no set for it
@@ -30,7 +30,7 @@ class NodeData(NamedTuple):
     validation: ClientData | None
 
 
-def from_path(path: Path, expects: Expects, *, x: str | None = None, y: str = "y") -> NodeData:
+def from_path(path: Path, expects: DataForm, *, x: str | None = None, y: str = "y") -> NodeData:
     """An array, CSV, Parquet or a folder of images with one folder a class."""
     if not path.exists():
         raise UserError(f"--data: there is no file or folder {path}")
@@ -46,7 +46,7 @@ def from_path(path: Path, expects: Expects, *, x: str | None = None, y: str = "y
     return _split(inputs, labels, expects, str(path))
 
 
-def from_loader(spec: str, expects: Expects) -> NodeData:
+def from_loader(spec: str, expects: DataForm) -> NodeData:
     """``module:function`` that returns a training and a validation set, each a pair ``(x, y)``.
 
     The validation set may be None: then a share of the training rows is kept for it.
@@ -76,7 +76,7 @@ def _function(spec: str) -> Callable[[], Any]:
     return function
 
 
-def _pair(pair: Any, expects: Expects, where: str) -> tuple[Tensor, Tensor]:
+def _pair(pair: Any, expects: DataForm, where: str) -> tuple[Tensor, Tensor]:
     if not isinstance(pair, tuple) or len(pair) != 2:
         raise UserError(f"{where} must be a pair (x, y) of arrays")
     x = torch.as_tensor(np.asarray(pair[0]))
@@ -85,7 +85,7 @@ def _pair(pair: Any, expects: Expects, where: str) -> tuple[Tensor, Tensor]:
     return x, _labels(np.asarray(pair[1]), expects, where)
 
 
-def _labels(values: NDArray[Any], expects: Expects, where: str) -> Tensor:
+def _labels(values: NDArray[Any], expects: DataForm, where: str) -> Tensor:
     """Labels as 0 .. classes - 1: the same numbers on every node, whichever classes it has."""
     if values.dtype.kind in "iub" or (values.dtype.kind == "f" and np.all(values == values // 1)):
         labels = torch.from_numpy(values.astype(np.int64))
@@ -104,7 +104,7 @@ def _labels(values: NDArray[Any], expects: Expects, where: str) -> Tensor:
     return torch.tensor([numbers[str(v)] for v in values.tolist()], dtype=torch.int64)
 
 
-def _images(path: Path, expects: Expects) -> tuple[Tensor, Tensor]:
+def _images(path: Path, expects: DataForm) -> tuple[Tensor, Tensor]:
     size = expects.shape[-1] if len(expects.shape) > 1 else None
     with tree(path) as (names, read):
         if not names:
@@ -122,7 +122,7 @@ def _images(path: Path, expects: Expects) -> tuple[Tensor, Tensor]:
     return made.train.x, made.train.y
 
 
-def _split(x: Tensor, y: Tensor, expects: Expects, where: str) -> NodeData:
+def _split(x: Tensor, y: Tensor, expects: DataForm, where: str) -> NodeData:
     """A share of every class is kept for validation; which rows depends on nothing but the data."""
     draw, held = np.random.default_rng(0), np.zeros(len(y), dtype=bool)
     for label in np.unique(y.numpy()):
@@ -133,7 +133,7 @@ def _split(x: Tensor, y: Tensor, expects: Expects, where: str) -> NodeData:
     return NodeData(train, _data(x[~keep], y[~keep], expects, where) if held.any() else None)
 
 
-def _data(x: Tensor, y: Tensor, expects: Expects, where: str) -> ClientData:
+def _data(x: Tensor, y: Tensor, expects: DataForm, where: str) -> ClientData:
     """The last check before a node may join."""
     if len(x) != len(y) or not len(y):
         raise UserError(f"{where} has {len(x)} samples and {len(y)} labels; it needs equally many, "

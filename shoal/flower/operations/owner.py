@@ -105,7 +105,7 @@ class _WithToken:
         return call_next(context)
 
 
-class Link:
+class SuperLinkClient:
     """The control side of a SuperLink."""
 
     def __init__(self, address: str, authority: Path, token: str) -> None:

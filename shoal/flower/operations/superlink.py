@@ -77,7 +77,7 @@ GOODBYE_SECONDS = 2  # seconds for requests under way when the process is asked 
 Headers = Mapping[bytes, bytes]
 
 
-class Door:
+class RequestDoor:
     """Passes POST requests whose raw path matches ``paths`` exactly, on to ``app``.
 
     With ``known`` every request must say its length, and only those that ``known`` recognises by
@@ -151,7 +151,7 @@ def _anew(scope: Scope) -> dict[str, Any]:
     }
 
 
-def listener(door: Door, **settings: Any) -> uvicorn.Config:
+def listener(door: RequestDoor, **settings: Any) -> uvicorn.Config:
     """A server for a door, without upgrades to other protocols and without belief in proxies.
 
     Its parser is the strictest, and leaves every form of a target as it came.
@@ -353,7 +353,7 @@ def _run(owner: Owner, host: str, port: int, insecure: bool, flags: Sequence[str
     inside = int(place.getsockname()[1])
     settings = settings_of(flags, inside, owner.token())
     app = create_app(settings, SuperLinkLifespan)
-    members, own = Door(app, MEMBERS, member(app)), Door(app, OWNER)
+    members, own = RequestDoor(app, MEMBERS, member(app)), RequestDoor(app, OWNER)
     logging.disable(logging.CRITICAL)  # every one of these requests is refused, as it should be
     asyncio.run(try_doors(app, members, own))
     logging.disable(logging.NOTSET)

@@ -14,7 +14,13 @@ import httpx
 
 from shoal.errors import UserError, shown
 from shoal.flower.keys import fingerprint
-from shoal.flower.operations.up import Federation, Place, Up, prepare, read_up
+from shoal.flower.operations.up import (
+    FederationFolder,
+    LocalFederation,
+    UpOptions,
+    prepare,
+    read_up,
+)
 from shoal.flower.privacy import account_lines
 from shoal.lock import end_holder, holder
 
@@ -28,7 +34,7 @@ def refused_keys(log: str) -> list[str]:
     return [fingerprint(key.replace("\\n", "\n").encode()) for key in LINE.findall(log)]
 
 
-class Refusals:
+class RefusedNodes:
     """Says who was refused, once a key, as the log grows."""
 
     def __init__(self, log: Path, say: Callable[[str], None]) -> None:
@@ -54,7 +60,7 @@ class Refusals:
 COLUMNS = ("accepted", "refused", "missed", "late", "arrivals", "departures")
 
 
-def status_table(place: Place) -> Iterator[str]:
+def status_table(place: FederationFolder) -> Iterator[str]:
     """Lines for a person."""
     up, state = read_up(place), _read_json(place.run / "status.json")
     if state is None:
@@ -97,13 +103,13 @@ RESTARTS = 5  # of a server app or a SuperLink that died
 Say = Callable[[str], None]
 
 
-class Keeper:
+class Supervisor:
     """Watches a federation's run. Members are left alone: they find the way back themselves."""
 
-    def __init__(self, federation: Federation, say: Say) -> None:
+    def __init__(self, federation: LocalFederation, say: Say) -> None:
         self.federation, self.place, self.say = federation, federation.place, say
-        self.told = Told(self.place.run, say)
-        self.refusals = Refusals(self.place.superlink_log, say)
+        self.told = EventFollower(self.place.run, say)
+        self.refusals = RefusedNodes(self.place.superlink_log, say)
         self._restarts = 0
         self._look = 0.0
 
@@ -145,7 +151,7 @@ class Keeper:
             return False
 
 
-class Told:
+class EventFollower:
     """New lines of the run's log of events and of its rounds."""
 
     def __init__(self, run: Path, say: Say) -> None:
@@ -189,29 +195,31 @@ def _round(line: dict[str, Any]) -> str:
 ANSWER_SECONDS = 5.0  # for a SuperLink that may be running
 
 
-def bring_up(place: Place, up: Up, hosts: Sequence[str], say: Say) -> None:
+def start_federation(
+    place: FederationFolder, up: UpOptions, hosts: Sequence[str], say: Say
+) -> None:
     """Everything from the start (or, in an old directory, from where it was) to the last round."""
     prepare(place, up, hosts)
     up.write(place)
-    with Federation(place, up, say) as federation:
+    with LocalFederation(place, up, say) as federation:
         federation.start_superlink()
         for index in range(up.nodes):
             federation.start_node(index)
-        Keeper(federation, say).watch()
+        Supervisor(federation, say).watch()
 
 
-def resume(place: Place, say: Say) -> None:
+def resume_federation(place: FederationFolder, say: Say) -> None:
     """Go on: start the server app again, and whatever else is not there any more."""
     up = read_up(place)
     if place.finished:
         raise UserError(f"{place.path} is finished; there is nothing to resume")
-    federation = Federation(place, up, say)
+    federation = LocalFederation(place, up, say)
     try:
         federation.link.wait(ANSWER_SECONDS)
     except UserError:
         say(f"no SuperLink answers at {up.address}; starting everything again")
         end_holder(place.lock)
-        bring_up(place, up, (), say)
+        start_federation(place, up, (), say)
         return
     process = holder(place.lock)
     if process is not None:

@@ -26,8 +26,8 @@ from shoal.durable import private, private_folder
 from shoal.errors import UserError
 from shoal.flower.apps import agreement_of
 from shoal.flower.keys import make_certificates, new_key, read_key
-from shoal.flower.operations.owner import Link, Owner
-from shoal.flower.server.members import Roster
+from shoal.flower.operations.owner import Owner, SuperLinkClient
+from shoal.flower.server.members import MemberRegistry
 from shoal.lock import end_holder
 from shoal.rundir import dump_json, write_text
 
@@ -36,7 +36,7 @@ LOCK = "lock"
 
 
 @dataclass(frozen=True)
-class Place:
+class FederationFolder:
     """The directory of ``shoal flower up``."""
 
     path: Path
@@ -93,7 +93,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Up:
+class UpOptions:
     """What ``up`` was asked for, kept for ``resume`` and ``status``."""
 
     app: str
@@ -108,22 +108,22 @@ class Up:
         """Where members on this machine find the SuperLink: the outer port, theirs alone."""
         return f"{'127.0.0.1' if self.host in ('0.0.0.0', '::') else self.host}:{self.port}"
 
-    def write(self, place: Place) -> None:
+    def write(self, place: FederationFolder) -> None:
         private_folder(place.path)
         write_text(place.settings, dump_json(vars(self), indent=2) + "\n")
 
 
-def read_up(place: Place) -> Up:
+def read_up(place: FederationFolder) -> UpOptions:
     try:
-        return Up(**json.loads(place.settings.read_text()))
+        return UpOptions(**json.loads(place.settings.read_text()))
     except (OSError, ValueError, TypeError):
         raise UserError(f"{place.path} is no directory of shoal flower up") from None
 
 
-def owners_link(place: Place) -> Link:
+def owners_link(place: FederationFolder) -> SuperLinkClient:
     """To the SuperLink of a directory; refused if none has started there."""
     owner = place.owner
-    return Link(owner.address(), place.authority, owner.token())
+    return SuperLinkClient(owner.address(), place.authority, owner.token())
 
 
 # ---- processes ----
@@ -151,7 +151,7 @@ def environment(home: Path) -> dict[str, str]:
     }
 
 
-class Processes:
+class ProcessGroup:
     """Each in a group of its own; leaving the ``with`` block stops all of them."""
 
     def __init__(self, logs: Path, home: Path) -> None:
@@ -181,7 +181,7 @@ class Processes:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
-    def __enter__(self) -> Processes:
+    def __enter__(self) -> ProcessGroup:
         return self
 
     def __exit__(self, *args: object) -> None:
@@ -230,14 +230,14 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def prepare(place: Place, up: Up, hosts: Sequence[str]) -> None:
+def prepare(place: FederationFolder, up: UpOptions, hosts: Sequence[str]) -> None:
     """Certificates, keys, the owner's token and secret, roster and the members' data."""
     if not place.authority.exists():  # the owner's side has TLS even if members do without
         make_certificates(place.certificates, [*hosts, "localhost", "127.0.0.1"])
     place.owner.make()
     for database in place.path.glob(f"{place.database.name}*"):
         database.chmod(0o600)
-    roster = Roster(place.roster)
+    roster = MemberRegistry(place.roster)
     for index in range(up.nodes):
         home = place.node(index)
         key = read_key(home / "key") if (home / "key").exists() else new_key(home / "key")
@@ -247,7 +247,7 @@ def prepare(place: Place, up: Up, hosts: Sequence[str]) -> None:
     _write_data(place, up)
 
 
-def _write_data(place: Place, up: Up) -> None:
+def _write_data(place: FederationFolder, up: UpOptions) -> None:
     """Every member's rows of the config's own world, as a file that only its node reads."""
     from shoal.config import load
     from shoal.config.build import build
@@ -268,7 +268,7 @@ def _write_data(place: Place, up: Up) -> None:
             np.savez(file, x=x, y=data.labels.numpy())
 
 
-def superlink_command(place: Place, up: Up) -> list[str]:
+def superlink_command(place: FederationFolder, up: UpOptions) -> list[str]:
     owner, folder = place.owner, place.certificates
     command = [*SUPERLINK_COMMAND, "--owner", str(owner.folder)]
     command += ["--door", up.host, str(up.port), "--database", str(place.database)]
@@ -280,7 +280,7 @@ def superlink_command(place: Place, up: Up) -> list[str]:
     return [*command, "--insecure" if up.insecure else "--enable-supernode-auth"]
 
 
-def node_command(place: Place, up: Up, index: int) -> list[str]:
+def node_command(place: FederationFolder, up: UpOptions, index: int) -> list[str]:
     home = place.node(index)
     command = [*SHOAL, "flower", "node", "--superlink", up.address, "--name", home.name]
     command += ["--federation", str(agreement_of(Path(up.app))), "--data", str(home / "data.npz")]
@@ -297,15 +297,15 @@ def needs_doors() -> None:
                         "was started; install flwr>=1.41,<1.43") from None  # fmt: skip
 
 
-class Federation:
+class LocalFederation:
     """A federation that is up."""
 
-    def __init__(self, place: Place, up: Up, say: Say) -> None:
+    def __init__(self, place: FederationFolder, up: UpOptions, say: Say) -> None:
         self.place, self.up, self.say = place, up, say
-        self.processes = Processes(place.logs, place.path / "flwr")
-        self._link: Link | None = None
+        self.processes = ProcessGroup(place.logs, place.path / "flwr")
+        self._link: SuperLinkClient | None = None
 
-    def __enter__(self) -> Federation:
+    def __enter__(self) -> LocalFederation:
         return self
 
     def __exit__(self, *args: object) -> None:
@@ -315,7 +315,7 @@ class Federation:
         end_holder(self.place.lock)  # without its SuperLink it would linger
 
     @property
-    def link(self) -> Link:
+    def link(self) -> SuperLinkClient:
         if self._link is None:
             self._link = owners_link(self.place)
         return self._link
@@ -335,7 +335,7 @@ class Federation:
                     raise UserError(f"the SuperLink did not start{self._why()}; see "
                                     f"{self.place.superlink_log}") from None  # fmt: skip
                 time.sleep(0.1)
-        for entry in Roster(self.place.roster).entries:
+        for entry in MemberRegistry(self.place.roster).entries:
             self.link.register(entry.name, entry.public)
         kind = "INSECURE, without TLS" if self.up.insecure else "TLS and node authentication are on"
         self.say(f"SuperLink at {self.up.address} ({kind})")

@@ -20,18 +20,20 @@ from shoal.engines.api import Member, Order, Results
 from shoal.federation import Federation
 from shoal.flower import messages
 from shoal.flower.masking import Secure
-from shoal.flower.messages import SCORE, Answer, Done
+from shoal.flower.messages import SCORE, QuestionReply, TrainReply
 from shoal.flower.server import screening
-from shoal.flower.server.masked_round import MaskedRound, NoSumError
-from shoal.flower.server.screening import Fence
-from shoal.flower.server.transport import Address, Post
+from shoal.flower.server.masked_round import MaskedRound, SumNotOpenedError
+from shoal.flower.server.screening import ReplyScreen
+from shoal.flower.server.transport import Address, Transport
 from shoal.orders import endings_of
 from shoal.tree import Tree
 from shoal.types import Reduction
 
 
 # ---- shared out ----
-def shared_out(order: Order, done: dict[int, Done], sums: list[Tensor], ticket: int) -> Results:
+def shared_out(
+    order: Order, done: dict[int, TrainReply], sums: list[Tensor], memory_id: int
+) -> Results:
     """Every member's row is its share of the sum: rows added up as uploads are give the sum again.
 
     Nothing in a row is the member's own but its weight and its work, which members send openly.
@@ -49,7 +51,7 @@ def shared_out(order: Order, done: dict[int, Done], sums: list[Tensor], ticket: 
         over = weights if part.reduction is Reduction.MEAN else float(len(clients))
         leaves = [rows(next(rest), over) for _ in tree.leaves(payload)]
         payloads.append(tree.rebuild(payload, leaves))
-    handle = torch.full((len(clients), 1), ticket)
+    handle = torch.full((len(clients), 1), memory_id)
     parts = order.program.method.parts
     return Results(
         clients,
@@ -65,7 +67,7 @@ def shared_out(order: Order, done: dict[int, Done], sums: list[Tensor], ticket: 
 
 
 # ---- engine ----
-class SilentError(Exception):
+class NoAnswerError(Exception):
     """Members that did not answer a question, or not well, of so many."""
 
     def __init__(self, members: set[int], asked: int) -> None:
@@ -76,11 +78,11 @@ class SilentError(Exception):
 @dataclass
 class GridEngine:
     """Orders as messages. ``federation`` says whose session has ended; members' memories stay
-    where they are, and the store holds tickets for them."""
+    where they are, and the store holds memory_ids for them."""
 
-    post: Post
+    transport: Transport
     where: Callable[[int], Address | None]
-    fence: Fence
+    fence: ReplyScreen
     federation: Callable[[], Federation | None] = lambda: None
     released: Callable[[], None] = lambda: None  # called before members send uploads
     secure: Secure | None = None
@@ -89,23 +91,23 @@ class GridEngine:
     scores: dict[int, tuple[float, float]] = field(default_factory=dict)  # of the model sent
 
     def train(self, order: Order) -> Iterator[Results]:
-        ticket = secrets.randbits(62)
+        memory_id = secrets.randbits(62)
         if self.secure is not None:
-            yield from self._summed(order, ticket, self.secure)
+            yield from self._summed(order, memory_id, self.secure)
             return
         real = order.round >= 0  # a rehearsal has negative rounds
         kept = self._sent(
-            order, {m.client: self._frame(order, m, ticket, score=real) for m in order.members}
+            order, {m.client: self._frame(order, m, memory_id, score=real) for m in order.members}
         )
         for member in order.members:
             if member.client in kept:
-                yield self._results(order, member, kept[member.client], ticket)
+                yield self._results(order, member, kept[member.client], memory_id)
 
-    def _sent(self, order: Order, sent: dict[int, messages.Order]) -> dict[int, Done]:
+    def _sent(self, order: Order, sent: dict[int, messages.OrderMessage]) -> dict[int, TrainReply]:
         """Uploads that came in time and are what they should be."""
         self.released()
-        found = self.post.exchange(self._addressed(sent), Done)
-        done = {c: f for c, f in found.items() if isinstance(f, Done)}
+        found = self.transport.exchange(self._addressed(sent), TrainReply)
+        done = {c: f for c, f in found.items() if isinstance(f, TrainReply)}
         refused = self._refused(self.fence.uploads(order, done))
         good = {c: f for c, f in done.items() if c not in refused}
         if order.round >= 0:
@@ -114,17 +116,17 @@ class GridEngine:
 
     def _refused(self, reasons: dict[int, str]) -> set[int]:
         for client, reason in sorted(reasons.items()):
-            self.post.ledger.refused(client, reason, self.post.round)
+            self.transport.log.refused(client, reason, self.transport.round)
         return set(reasons)
 
-    def _summed(self, order: Order, ticket: int, secure: Secure) -> Iterator[Results]:
+    def _summed(self, order: Order, memory_id: int, secure: Secure) -> Iterator[Results]:
         """Uploads under masks: nothing but their sum is learnt, or nothing at all."""
-        round = MaskedRound(self.post, secure, self.where, ticket)
+        round = MaskedRound(self.transport, secure, self.where, memory_id)
         weigh, real = not order.uniform, order.round >= 0
         try:
             sealed = round.seal([m.client for m in order.members])
             here = [m for m in order.members if m.client in sealed.members]
-            sent = {m.client: self._frame(order, m, ticket, score=real) for m in here}
+            sent = {m.client: self._frame(order, m, memory_id, score=real) for m in here}
             done = self._sent(
                 order,
                 {
@@ -133,11 +135,11 @@ class GridEngine:
                 },
             )
             if len(done) < self.needed(len(order.members)):
-                raise NoSumError(f"{len(done)} uploads came, too few for the round")
-            yield shared_out(order, done, round.open(sealed, done), ticket)
-        except NoSumError as error:
-            text = f"round {self.post.round}: no sum was opened: {error}"
-            self.post.ledger.event("no sum", text, round=self.post.round)
+                raise SumNotOpenedError(f"{len(done)} uploads came, too few for the round")
+            yield shared_out(order, done, round.open(sealed, done), memory_id)
+        except SumNotOpenedError as error:
+            text = f"round {self.transport.round}: no sum was opened: {error}"
+            self.transport.log.event("no sum", text, round=self.transport.round)
 
     def ask(self, order: Order, question: Callable[..., Tree], payload: Tree) -> list[Tree]:
         part = order.program.method.index(getattr(question, "__self__"))  # noqa: B009
@@ -146,19 +148,19 @@ class GridEngine:
             m.client: self._frame(order, m, 0, question=name, part=part, payload=payload)
             for m in order.members
         }
-        found = self.post.exchange(self._addressed(sent), Answer)
-        answers = {c: f for c, f in found.items() if isinstance(f, Answer)}
+        found = self.transport.exchange(self._addressed(sent), QuestionReply)
+        answers = {c: f for c, f in found.items() if isinstance(f, QuestionReply)}
         refused = self._refused(self.fence.answers(order, question, payload, answers))
         silent = (set(sent) - set(answers)) | refused
         if silent:
-            raise SilentError(silent, len(sent))
+            raise NoAnswerError(silent, len(sent))
         return [answers[client].answer for client in sent]
 
     def score(self, order: Order) -> dict[int, tuple[float, float]]:
         """How the order's model does on members' own validation sets, of those who answer."""
         sent = {m.client: self._frame(order, m, 0, question=SCORE) for m in order.members}
-        found = self.post.exchange(self._addressed(sent), Answer)
-        answers = {c: f for c, f in found.items() if isinstance(f, Answer)}
+        found = self.transport.exchange(self._addressed(sent), QuestionReply)
+        answers = {c: f for c, f in found.items() if isinstance(f, QuestionReply)}
         told = {c: screening.judged(screening.scores, f) for c, f in answers.items()}
         refused = self._refused({c: reason for c, reason in told.items() if reason})
         pairs = {c: f.answer.tolist() for c, f in answers.items() if c not in refused}
@@ -172,19 +174,19 @@ class GridEngine:
         self,
         order: Order,
         member: Member,
-        ticket: int,
+        memory_id: int,
         *,
         score: bool = False,
         question: str = "",
         part: int = 0,
         payload: Tree = (),
-    ) -> messages.Order:
+    ) -> messages.OrderMessage:
         federation = self.federation()
         endings = endings_of(federation, 0) if federation is not None else {}
-        return messages.Order(
-            nonce=self.post.nonce(),
+        return messages.OrderMessage(
+            nonce=self.transport.nonce(),
             member=member.client,
-            ticket=ticket,
+            memory_id=memory_id,
             model=0,
             round=order.round,
             session=order.session,
@@ -196,7 +198,7 @@ class GridEngine:
             pad=order.pad if order.batch else 0,
             shuffle=order.shuffle,
             cap=member.steps or 0,
-            tickets=_tickets(member.memories, len(order.program.method.parts)),
+            memory_ids=_memory_ids(member.memories, len(order.program.method.parts)),
             score=score,
             question=question,
             part=part,
@@ -209,14 +211,14 @@ class GridEngine:
             endings=tuple(payload for _, payload in endings.values()),
         )
 
-    def _addressed(self, sent: dict[int, messages.Order]) -> dict[Address, Any]:
+    def _addressed(self, sent: dict[int, messages.OrderMessage]) -> dict[Address, Any]:
         pairs = {client: self.where(client) for client in sent}
         return {place: sent[client] for client, place in pairs.items() if place is not None}
 
     # ---- a federation that is up ----
-    def _results(self, order: Order, member: Member, frame: Done, ticket: int) -> Results:
+    def _results(self, order: Order, member: Member, frame: TrainReply, memory_id: int) -> Results:
         row: Callable[[Tensor], Tensor] = lambda leaf: leaf.unsqueeze(0)  # noqa: E731
-        handle = torch.tensor([[ticket]])
+        handle = torch.tensor([[memory_id]])
         parts = order.program.method.parts
         return Results(
             (member.client,),
@@ -231,8 +233,8 @@ class GridEngine:
         )
 
 
-def _tickets(memories: tuple[Tree, ...] | None, parts: int) -> tuple[int, ...]:
-    """The ticket of each part's memory; -1 where the client has none."""
+def _memory_ids(memories: tuple[Tree, ...] | None, parts: int) -> tuple[int, ...]:
+    """The memory_id of each part's memory; -1 where the client has none."""
     if memories is None:
         return (-1,) * parts
     return tuple(int(m[0]) if isinstance(m, Tensor) else -1 for m in memories)

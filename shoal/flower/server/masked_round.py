@@ -19,20 +19,29 @@ from torch import Tensor
 from shoal import tree
 from shoal.flower import masking
 from shoal.flower.masking import Secure
-from shoal.flower.messages import Done, Down, Keys, KeysPlease, Opened, Peers, Shares, Unmask
+from shoal.flower.messages import (
+    Down,
+    KeyRequest,
+    MaskKeys,
+    PeerKeys,
+    SealedShares,
+    TrainReply,
+    UnmaskReply,
+    UnmaskRequest,
+)
 from shoal.flower.server import screening
 from shoal.flower.server.screening import judged
-from shoal.flower.server.transport import Address, Post
+from shoal.flower.server.transport import Address, Transport
 
 Reply = TypeVar("Reply")
 
 
-class NoSumError(Exception):
+class SumNotOpenedError(Exception):
     """Why the sum of a round was not opened; the sentence goes to the log."""
 
 
 @dataclass(frozen=True)
-class Sealed:
+class SealedRound:
     """Members that take part, their public keys, and what they have entrusted to one another."""
 
     members: tuple[int, ...]
@@ -48,10 +57,10 @@ class Sealed:
 class MaskedRound:
     """One order under masks."""
 
-    post: Post
+    transport: Transport
     secure: Secure
     where: Callable[[int], Address | None]
-    ticket: int
+    memory_id: int
 
     def _exchange(
         self, sent: dict[int, Down], accept: type[Reply], judge: Callable[[Reply], str]
@@ -59,40 +68,40 @@ class MaskedRound:
         """Replies that came in time and are what they should be."""
         places = {member: self.where(member) for member in sent}
         orders = {place: sent[member] for member, place in places.items() if place is not None}
-        found = self.post.exchange(orders, accept)
+        found = self.transport.exchange(orders, accept)
         replies: dict[int, Reply] = {m: f for m, f in found.items() if isinstance(f, accept)}
         for member, frame in list(replies.items()):
             reason = judged(judge, frame)
             if reason:
-                self.post.ledger.refused(member, reason, self.post.round)
+                self.transport.log.refused(member, reason, self.transport.round)
                 del replies[member]
         return replies
 
-    def seal(self, members: Sequence[int]) -> Sealed:
+    def seal(self, members: Sequence[int]) -> SealedRound:
         """The first two exchanges."""
-        nonce = self.post.nonce
-        please = {m: KeysPlease(nonce(), m, self.ticket) for m in members}
-        keys = self._exchange(dict(please), Keys, screening.keys)
+        nonce = self.transport.nonce
+        please = {m: KeyRequest(nonce(), m, self.memory_id) for m in members}
+        keys = self._exchange(dict(please), MaskKeys, screening.keys)
         first = tuple(sorted(keys))
         self._enough(first, self.secure.at_least, "made keys")
         publics = tuple(keys[m].mask for m in first), tuple(keys[m].seal for m in first)
-        sent = {m: Peers(nonce(), m, self.ticket, first, *publics) for m in first}
+        sent = {m: PeerKeys(nonce(), m, self.memory_id, first, *publics) for m in first}
         shares: dict[int, dict[int, Tensor]] = {}
-        whole: Callable[[Shares], str] = lambda f: screening.shares(f, len(first))  # noqa: E731
-        for member, reply in self._exchange(dict(sent), Shares, whole).items():
+        whole: Callable[[SealedShares], str] = lambda f: screening.shares(f, len(first))  # noqa: E731
+        for member, reply in self._exchange(dict(sent), SealedShares, whole).items():
             shares[member] = dict(zip(first, reply.sealed, strict=True))
         second, threshold = tuple(sorted(shares)), self.secure.threshold(len(first))
         self._enough(second, threshold, "shared their secrets")
         known = {m: masking.unpacked(keys[m].mask) for m in second}
-        return Sealed(second, known, shares, threshold)
+        return SealedRound(second, known, shares, threshold)
 
-    def open(self, sealed: Sealed, done: dict[int, Done]) -> list[Tensor]:
+    def open(self, sealed: SealedRound, done: dict[int, TrainReply]) -> list[Tensor]:
         """The sums of deltas, statistics and payload leaves of ``done``."""
         alive = tuple(sorted(done))
         self._enough(alive, sealed.threshold, "sent an upload")
-        asked = {m: Unmask(self.post.nonce(), m, self.ticket, alive) for m in alive}
-        whole: Callable[[Opened], str] = lambda f: screening.shares(f, len(sealed.members))  # noqa: E731
-        fits = {m: f.shares for m, f in self._exchange(dict(asked), Opened, whole).items()}
+        asked = {m: UnmaskRequest(self.transport.nonce(), m, self.memory_id, alive) for m in alive}
+        whole: Callable[[UnmaskReply], str] = lambda f: screening.shares(f, len(sealed.members))  # noqa: E731
+        fits = {m: f.shares for m, f in self._exchange(dict(asked), UnmaskReply, whole).items()}
         self._enough(tuple(fits), sealed.threshold, "helped to open the sum")
         uploads = [_leaves(done[m]) for m in alive]
         words = masking.joined(uploads[0])
@@ -101,11 +110,13 @@ class MaskedRound:
         helpers = [fits[m] for m in sorted(fits)][: sealed.threshold]
         total = masking.from_words(words - self._masks(sealed, set(alive), helpers, words.size))
         if float(total.abs().max()) > masking.LIMIT:
-            raise NoSumError("the sum makes no sense: a member's shares or upload were not true")
+            raise SumNotOpenedError(
+                "the sum makes no sense: a member's shares or upload were not true"
+            )
         return masking.split(total, uploads[0])
 
     def _masks(
-        self, sealed: Sealed, alive: set[int], helpers: list[tuple[Tensor, ...]], size: int
+        self, sealed: SealedRound, alive: set[int], helpers: list[tuple[Tensor, ...]], size: int
     ) -> masking.Words:
         """What is left of the masks in the sum: own ones, and those shared with the silent."""
         left = np.zeros(size, np.uint64)
@@ -122,15 +133,18 @@ class MaskedRound:
                     other = bytes_to_public_key(sealed.keys[peer])
                     left = left + masking.pair_mask(key, other, peer < member, size)
         except Exception:  # shares are any bytes that members send
-            raise NoSumError(f"the shares of {self.post.ledger.name(member)}'s secret do not fit "
-                             "together") from None  # fmt: skip
+            raise SumNotOpenedError(
+                f"the shares of {self.transport.log.name(member)}'s secret do not fit together"
+            ) from None
         return left
 
     def _enough(self, members: tuple[int, ...], needed: int, did: str) -> None:
         if len(members) < needed:
-            names = ", ".join(self.post.ledger.name(m) for m in members) or "nobody"
-            raise NoSumError(f"only {names} {did}, and {needed} members are needed for a sum")
+            names = ", ".join(self.transport.log.name(m) for m in members) or "nobody"
+            raise SumNotOpenedError(
+                f"only {names} {did}, and {needed} members are needed for a sum"
+            )
 
 
-def _leaves(done: Done) -> list[Tensor]:
+def _leaves(done: TrainReply) -> list[Tensor]:
     return [done.delta, done.stats, *tree.leaves(done.payloads)]

@@ -34,7 +34,7 @@ LONGEST_REASON = 300  # characters of a reason
 Say = Callable[[str], None]
 
 
-class Ledger:
+class EventLog:
     """``events.jsonl``, and ``members.json`` with every member's asked, accepted and refused."""
 
     def __init__(self, folder: Path, say: Say = lambda text: None) -> None:
@@ -105,7 +105,7 @@ class Ledger:
 
 
 # ---- the files of a run ----
-class Books:
+class RunRecord:
     """``rounds.jsonl``, ``clients.parquet``, checkpoints, ``status.json`` and the last files."""
 
     def __init__(
@@ -131,7 +131,7 @@ class Books:
                 "by_member": {str(m): pair[0] for m, pair in sorted(scores.items())},
             },
             **report.costs(),
-            "rejected": server.ledger.refusals(),
+            "rejected": server.log.refusals(),
             "seconds": round(seconds, 3),
         }
         if server.account is not None:
@@ -142,14 +142,14 @@ class Books:
         self.journal.sync()
         lengths = self.journal.lengths
         checkpoint.save(self.folder / "checkpoint", server.federation, lengths, self.digest)
-        server.ledger.write()
+        server.log.write()
         self.status(server, "running")
         shown = "" if accuracy is None else f"; the model before it scored {accuracy:.3f}"
         who = f"{len(report.accepted)} of {len(report.cohort)} uploads accepted"
         return f"round {moment.round}: {who}, {seconds:.1f} s{shown}"
 
     def status(self, server: Server, state: str) -> None:
-        here = {str(m): server.ledger.name(m) for m in sorted(server.presence.here)}
+        here = {str(m): server.log.name(m) for m in sorted(server.online.here)}
         values: dict[str, Any] = {
             "state": state,
             "rounds_done": server.federation.round,
@@ -176,7 +176,7 @@ class Books:
             "method": server.settings.method.name,
             "accuracy": mean_accuracy(scores, server._judges),
             "accuracy_by_member": {str(m): pair[0] for m, pair in sorted(scores.items())},
-            "members": server.ledger.report(),
+            "members": server.log.report(),
         }
         if server.account is not None:
             values["privacy"] = server.account.plain()

@@ -28,8 +28,17 @@ from shoal.engines.api import Order
 from shoal.engines.loop import question_view, train_one
 from shoal.errors import shown
 from shoal.flower import masking
-from shoal.flower.agreement import Expects, Limits
-from shoal.flower.messages import NAME, WORST, Answer, Card, Done, Keys, Opened, Shares
+from shoal.flower.agreement import DataForm, Limits
+from shoal.flower.messages import (
+    NAME,
+    WORST,
+    MaskKeys,
+    MemberInfo,
+    QuestionReply,
+    SealedShares,
+    TrainReply,
+    UnmaskReply,
+)
 from shoal.states import freeze
 from shoal.tree import Tree
 from shoal.types import ClientData, Pool, Reduction
@@ -46,10 +55,10 @@ class Pretender(Protocol):
     def answer(self, order: base.Order, question: Callable[..., Tree], payload: Tree) -> Tree: ...
 
 
-class Pretended:
+class PretendMember:
     """A member with a few rows of the agreed form that say nothing."""
 
-    def __init__(self, expects: Expects) -> None:
+    def __init__(self, expects: DataForm) -> None:
         draw = torch.Generator().manual_seed(0)
         if expects.vocabulary:
             x = torch.randint(expects.vocabulary, (PRETENDED_ROWS, *expects.shape), generator=draw)
@@ -94,7 +103,7 @@ def judged(judge: Callable[..., str], *given: object) -> str:
 
 
 @dataclass
-class Fence:
+class ReplyScreen:
     """Judges the replies of one federation. ``rows`` are what a member declared."""
 
     limits: Limits
@@ -105,7 +114,7 @@ class Fence:
     known: dict[str, set[str]] = field(default_factory=dict)  # forms that are right, by what
 
     # ---- who somebody is ----
-    def card(self, card: Card) -> str:
+    def card(self, card: MemberInfo) -> str:
         """What a member says of itself."""
         most = self.limits.rows
         if not card.rows > 0:
@@ -120,7 +129,7 @@ class Fence:
         return "" if card.name.isprintable() else f"a name that cannot be printed: {card.name!r}"
 
     # ---- uploads ----
-    def uploads(self, order: Order, done: dict[int, Done]) -> Reasons:
+    def uploads(self, order: Order, done: dict[int, TrainReply]) -> Reasons:
         """Why an upload is refused, by member; those that are not here are good."""
         found = {c: judged(self._upload, order, c, f) for c, f in done.items()}
         good = {c: f for c, f in done.items() if not found[c]}
@@ -133,7 +142,7 @@ class Fence:
             found |= self._too_far(order, good)
         return {client: reason for client, reason in found.items() if reason}
 
-    def _upload(self, order: Order, client: int, done: Done) -> str:
+    def _upload(self, order: Order, client: int, done: TrainReply) -> str:
         theta = order.model.theta
         dtype = torch.int64 if self.masked else theta.dtype
         if done.delta.shape != theta.shape or done.delta.dtype != dtype:
@@ -149,7 +158,7 @@ class Fence:
             "" if self.masked else self._size(done)
         )  # fmt: skip
 
-    def _work(self, order: Order, client: int, done: Done) -> str:
+    def _work(self, order: Order, client: int, done: TrainReply) -> str:
         """Weight and counters: no more than the order and the member's own rows allow."""
         rows = self.rows(client)
         if not 0 < done.count <= rows:
@@ -167,7 +176,7 @@ class Fence:
                 return f"{value} {name}, and this order allows 1 to {most:g}"
         return ""
 
-    def _size(self, done: Done) -> str:
+    def _size(self, done: TrainReply) -> str:
         """What one upload may weigh, whatever the others send."""
         if not finite(done.delta, done.stats, done.payloads):
             return "not finite"
@@ -187,7 +196,7 @@ class Fence:
             f"{self.limits.payload:.3g}"
         )
 
-    def _too_far(self, order: Order, good: dict[int, Done]) -> Reasons:
+    def _too_far(self, order: Order, good: dict[int, TrainReply]) -> Reasons:
         """Uploads much longer than the median of the round's, where there are enough of them."""
         if not self.factor or len(good) < MEDIAN_UPLOADS:
             return {}
@@ -213,7 +222,11 @@ class Fence:
 
     # ---- answers ----
     def answers(
-        self, order: Order, question: Callable[..., Tree], payload: Tree, found: dict[int, Answer]
+        self,
+        order: Order,
+        question: Callable[..., Tree],
+        payload: Tree,
+        found: dict[int, QuestionReply],
     ) -> Reasons:
         """Why an answer is refused, by member."""
         reasons = {c: judged(self._answer, f) for c, f in found.items()}
@@ -227,25 +240,25 @@ class Fence:
             reasons[client] = "an answer of another form than " + right.whose
         return {client: reason for client, reason in reasons.items() if reason}
 
-    def _answer(self, frame: Answer) -> str:
+    def _answer(self, frame: QuestionReply) -> str:
         return self._beside(frame.answer) if finite(frame.answer) else "not finite"
 
-    def _right(self, what: str, forms: dict[int, str], pretend: Callable[[], str]) -> Right:
+    def _right(self, what: str, forms: dict[int, str], pretend: Callable[[], str]) -> _OddForms:
         """Who has another form than the method's. The server finds it by playing a member; where a
         method cannot be played so, the form of most members counts."""
         known = self.known.setdefault(what, set())
         if len(set(forms.values())) == 1 and set(forms.values()) <= known:
-            return Right(set(), "")
+            return _OddForms(set(), "")
         try:
             right = pretend()
         except Exception:  # a part that needs more than pretended rows
-            return Right(odd(forms), "the others'")
+            return _OddForms(odd(forms), "the others'")
         known.add(right)
-        return Right({c for c, one in forms.items() if one != right}, "this method's")
+        return _OddForms({c for c, one in forms.items() if one != right}, "this method's")
 
 
 @dataclass(frozen=True)
-class Right:
+class _OddForms:
     """Who is out of line, and with whose."""
 
     odd: set[int]
@@ -260,7 +273,7 @@ def score(accuracy: float, loss: float) -> str:
     return ""
 
 
-def scores(answer: Answer) -> str:
+def scores(answer: QuestionReply) -> str:
     """The answer to how good a model is."""
     found = answer.answer
     if not isinstance(found, Tensor) or found.shape != (3,) or found.dtype != torch.float64:
@@ -268,7 +281,7 @@ def scores(answer: Answer) -> str:
     return score(float(found[0]), float(found[1]))
 
 
-def keys(frame: Keys) -> str:
+def keys(frame: MaskKeys) -> str:
     """Public halves that others will use."""
     for half in (frame.mask, frame.seal):
         found = bytes_to_public_key(masking.unpacked(half))
@@ -277,9 +290,9 @@ def keys(frame: Keys) -> str:
     return ""
 
 
-def shares(frame: Shares | Opened, members: int) -> str:
+def shares(frame: SealedShares | UnmaskReply, members: int) -> str:
     """One share for each of ``members``."""
-    found = frame.sealed if isinstance(frame, Shares) else frame.shares
+    found = frame.sealed if isinstance(frame, SealedShares) else frame.shares
     if not isinstance(found, tuple) or len(found) != members:
         return "other shares than one for every member"
     fine = all(0 < len(masking.unpacked(share)) <= SEALED for share in found)

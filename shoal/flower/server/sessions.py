@@ -20,7 +20,7 @@ from shoal.worlds.base import Moment
 
 # ---- when a session begins ----
 @dataclass
-class Sessions:
+class SessionTracker:
     """A change of members must be seen at ``settle`` further starts of rounds to be a session.
 
     >>> sessions = Sessions(settle=1)
@@ -56,7 +56,7 @@ Scores = dict[int, tuple[float, float]]  # member -> accuracy and loss on its va
 
 
 @dataclass(frozen=True)
-class Good:
+class GoodState:
     """A state that members found good, and what each of them said of it."""
 
     federation: Federation
@@ -71,7 +71,7 @@ def mean_accuracy(scores: Scores, rows: Callable[[int], int]) -> float | None:
     return sum(rows(m) * accuracy for m, (accuracy, _) in scores.items()) / total
 
 
-class Watch:
+class RollbackRule:
     """Remembers the best state of a session, and says when a model is worse than it by too much.
 
     Only members that judged both are compared, so that who came or left does not decide. Every
@@ -80,7 +80,7 @@ class Watch:
 
     def __init__(self, allowed: float) -> None:
         self.allowed = allowed
-        self.good: Good | None = None
+        self.good: GoodState | None = None
 
     def forget(self) -> None:
         """Another session, other members: there is nothing to compare with."""
@@ -94,14 +94,14 @@ class Watch:
         if not self.allowed or not scores:
             return None
         if self.good is None:
-            self.good = Good(federation, scores)
+            self.good = GoodState(federation, scores)
             return None
         then = self.good.scores
         votes = [then[m][0] - scores[m][0] for m in set(scores) & set(then) if rows(m)]
         if not votes:
             return None
         if sum(votes) <= 0:
-            self.good = Good(federation, scores)
+            self.good = GoodState(federation, scores)
         worse = median_low(votes)
         return worse if worse > self.allowed else None
 

@@ -16,9 +16,18 @@ from shoal.errors import shown
 from shoal.flower import messages, wire
 from shoal.flower.agreement import Rules
 from shoal.flower.keys import signed_by
-from shoal.flower.messages import SIGNATURE_BYTES, Card, Down, Frame, Order, Sorry, envelope, opened
-from shoal.flower.server.record import Ledger
-from shoal.flower.wire import Vocabulary, WireError
+from shoal.flower.messages import (
+    SIGNATURE_BYTES,
+    Down,
+    Frame,
+    MemberInfo,
+    OrderMessage,
+    Refusal,
+    from_flower,
+    to_flower,
+)
+from shoal.flower.server.record import EventLog
+from shoal.flower.wire import StateTypes, WireError
 
 # ---- replies within bounds ----
 UPLOAD_SECONDS = 10.0  # seconds for an upload that has begun to arrive
@@ -27,7 +36,7 @@ GONE = (3, 4, 5)  # Flower's codes for messages and nodes that are unavailable
 
 
 @dataclass(frozen=True)
-class Reply:
+class PulledReply:
     """A message that came back, or why there is none."""
 
     to: str  # id of the message it replies to
@@ -41,7 +50,7 @@ class TooLongError(Exception):
     """A reply of more bytes than are accepted."""
 
 
-def pull_bounded(grid: Grid, ids: Sequence[str], limit: int) -> Iterator[Reply]:
+def receive_bounded(grid: Grid, ids: Sequence[str], limit: int) -> Iterator[PulledReply]:
     """The replies that are there. From a deployed grid each is read piece by piece, and given up
     as soon as it is longer than ``limit``."""
     if not ids:
@@ -62,12 +71,14 @@ def pull_bounded(grid: Grid, ids: Sequence[str], limit: int) -> Iterator[Reply]:
         except httpx.HTTPError:
             raise  # the SuperLink's, no member's
         except TooLongError as error:
-            yield Reply(to, head.metadata.src_node_id, error=str(error))
+            yield PulledReply(to, head.metadata.src_node_id, error=str(error))
         except ObjectPullError:
-            yield Reply(to, head.metadata.src_node_id, error="its upload was broken off", gone=True)
+            yield PulledReply(
+                to, head.metadata.src_node_id, error="its upload was broken off", gone=True
+            )
         except Exception as error:  # pieces that are no message, of whatever kind
             why = f"pieces that are no message ({type(error).__name__})"
-            yield Reply(to, head.metadata.src_node_id, error=why)
+            yield PulledReply(to, head.metadata.src_node_id, error=why)
 
 
 def _pulled(grid: Grid, client: object, identity: str, tree: object, limit: int) -> Message:
@@ -113,12 +124,12 @@ def _object(pull: Callable[[str], bytes], identity: str) -> bytes:
             time.sleep(0.05)
 
 
-def _reply(message: Message) -> Reply:
+def _reply(message: Message) -> PulledReply:
     to = message.metadata.reply_to_message_id
     if message.has_error():
         gone = message.error.code in GONE
-        return Reply(to, message.metadata.src_node_id, error=_sentence(message), gone=gone)
-    return Reply(to, message.metadata.src_node_id, message.content)
+        return PulledReply(to, message.metadata.src_node_id, error=_sentence(message), gone=gone)
+    return PulledReply(to, message.metadata.src_node_id, message.content)
 
 
 def _sentence(message: Message) -> str:
@@ -144,41 +155,41 @@ class Address:
 
 
 @dataclass(frozen=True)
-class _Sent:
+class _PendingMessage:
     address: Address
     nonce: str
     round: int
 
 
-class Post:
+class Transport:
     """Sends frames and takes replies. It keeps what is on its way, so that late replies count."""
 
     def __init__(
-        self, grid: Grid, rules: Rules, ledger: Ledger, words: Vocabulary, model_bytes: int
+        self, grid: Grid, rules: Rules, log: EventLog, types: StateTypes, model_bytes: int
     ) -> None:
-        self.grid, self.rules, self.ledger, self.words = grid, rules, ledger, words
+        self.grid, self.rules, self.log, self.types = grid, rules, log, types
         self.limit = int(rules.upload_factor * model_bytes) + (256 << 10)
         self.round = 0
         self.heard: set[int] = set()  # members that answered, well or badly, since last asked
         self.unheard: set[int] = set()
-        self._late: dict[str, _Sent] = {}
+        self._late: dict[str, _PendingMessage] = {}
 
     @staticmethod
     def nonce() -> str:
         return secrets.token_hex(16)
 
-    def send(self, frames_: Iterable[tuple[Address, Down]]) -> dict[str, _Sent]:
+    def send(self, frames_: Iterable[tuple[Address, Down]]) -> dict[str, _PendingMessage]:
         """Messages on their way, by their id."""
         pairs = list(frames_)
         outgoing = []
         for address, frame in pairs:
-            kind = "train" if isinstance(frame, Order) and not frame.question else "query"
+            kind = "train" if isinstance(frame, OrderMessage) and not frame.question else "query"
             ttl = 4 * self.rules.deadline + 60.0
-            content, group = envelope(messages.pack(frame)), str(self.round)
+            content, group = to_flower(messages.pack(frame)), str(self.round)
             outgoing.append(Message(content, address.node, kind, ttl=ttl, group_id=group))
         ids = list(self.grid.push_messages(outgoing))
         sent = zip(ids, pairs, strict=False)
-        return {i: _Sent(a, f.nonce, self.round) for i, (a, f) in sent if i}
+        return {i: _PendingMessage(a, f.nonce, self.round) for i, (a, f) in sent if i}
 
     def exchange(
         self,
@@ -208,15 +219,17 @@ class Post:
             self._missed(sent)
         return found
 
-    def _missed(self, sent: _Sent) -> None:
+    def _missed(self, sent: _PendingMessage) -> None:
         self.unheard.add(sent.address.member)
         if sent.address.member >= 0:
-            self.ledger.count(sent.address.member, "missed")
+            self.log.count(sent.address.member, "missed")
 
-    def take(self, waiting: dict[str, _Sent], accept: type) -> list[tuple[_Sent, Frame]]:
+    def take(
+        self, waiting: dict[str, _PendingMessage], accept: type
+    ) -> list[tuple[_PendingMessage, Frame]]:
         """What has come by now; taken out of ``waiting``, good or bad."""
         found = []
-        for reply in pull_bounded(self.grid, list(waiting), self.limit + SIGNATURE_BYTES):
+        for reply in receive_bounded(self.grid, list(waiting), self.limit + SIGNATURE_BYTES):
             sent = waiting.pop(reply.to, None)
             if sent is None:
                 continue
@@ -237,7 +250,7 @@ class Post:
         alive: set[int] = set()
         if not self._late:
             return alive
-        for reply in pull_bounded(self.grid, list(self._late), self.limit + SIGNATURE_BYTES):
+        for reply in receive_bounded(self.grid, list(self._late), self.limit + SIGNATURE_BYTES):
             sent = self._late.pop(reply.to, None)
             if sent is None or reply.error:
                 continue
@@ -245,27 +258,27 @@ class Post:
             if member < 0:  # a hello to somebody who has no number yet; it is asked again
                 continue
             alive.add(member)
-            self.ledger.count(member, "late")
-            text = f"a reply of {self.ledger.name(member)} to round {sent.round} came late"
-            self.ledger.event("late", f"{text}; it was dropped", member=member)
+            self.log.count(member, "late")
+            text = f"a reply of {self.log.name(member)} to round {sent.round} came late"
+            self.log.event("late", f"{text}; it was dropped", member=member)
         return alive
 
-    def _believed(self, sent: _Sent, reply: Reply, accept: type) -> Frame:
+    def _believed(self, sent: _PendingMessage, reply: PulledReply, accept: type) -> Frame:
         """The frame, if it is the right member's, for this very order, and of the right kind."""
         if reply.error or reply.content is None:
             raise WireError(reply.error or "no content")
         if reply.node != sent.address.node:
             raise WireError("another node replied")
-        blob, signature = opened(reply.content)
+        blob, signature = from_flower(reply.content)
         if wire.of_0_1(blob):
             raise WireError(OLD_NODE)
-        frame = messages.unpack(blob, self.limit, self.words)
+        frame = messages.unpack(blob, self.limit, self.types)
         public = sent.address.public
-        if not public and isinstance(frame, Card):  # insecure: whoever has a key is somebody
+        if not public and isinstance(frame, MemberInfo):  # insecure: whoever has a key is somebody
             public = frame.public.encode()
         if not signed_by(public, blob, signature):
             raise WireError("not signed with the member's key")
-        if isinstance(frame, Sorry):  # without a nonce if the node could not read the order
+        if isinstance(frame, Refusal):  # without a nonce if the node could not read the order
             raise WireError(f"the node says: {shown(frame.reason, 200)}")
         if getattr(frame, "nonce", "") != sent.nonce:
             raise WireError("a reply to another order (replayed)")
@@ -275,5 +288,5 @@ class Post:
             raise WireError("a reply in another member's name")
         return frame
 
-    def _refuse(self, sent: _Sent, reason: str) -> None:
-        self.ledger.refused(sent.address.member, reason, self.round)
+    def _refuse(self, sent: _PendingMessage, reason: str) -> None:
+        self.log.refused(sent.address.member, reason, self.round)
