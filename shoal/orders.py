@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor
 
 from shoal.engines.api import Member, Order
+from shoal.engines.client_round import Program
 from shoal.federation import Federation, Settings, part_view
 from shoal.lone_rows import check_client
 from shoal.tree import Tree
@@ -49,41 +52,36 @@ def make_order(
     for member in members if settings.lone_layer else ():
         check_client(settings, member.client, moment.round, len(member.train))
     return Order(
-        settings.program,
-        model,
-        federation.initial.theta,
-        tuple(payloads),
-        members,
-        settings.rates(moment),
-        settings.seed,
-        moment.key,
-        moment.session,
-        moment.stage,
-        batch,
-        settings.pad,
-        settings.shuffle,
-        settings.uniform,
-        summed,
-        settings.last_batch,
+        program=settings.program,
+        model=model,
+        initial=federation.initial.theta,
+        sent=tuple(payloads),
+        members=members,
+        rates=settings.rates(moment),
+        seed=settings.seed,
+        round=moment.key,
+        session=moment.session,
+        stage=moment.stage,
+        batch=batch,
+        pad=settings.pad,
+        shuffle=settings.shuffle,
+        uniform=settings.uniform,
+        summed=summed,
+        last_batch=settings.last_batch,
     )
 
 
 def make_member(federation: Federation, settings: Settings, moment: Moment, job: Job) -> Member:
     """A client's data and memories for this round."""
-    client, world, method = job.client, settings.world, settings.method
-    if settings.elsewhere:  # the store holds tickets; what they stand for is the client's
-        tickets = federation.store.get(client, job.model)
-        return Member(
-            client, world.train(client, moment.round), None, tickets, settings.cap(client)
-        )
+    client, world = job.client, settings.world
+    if settings.elsewhere:  # the store holds numbers; the memories themselves are the client's
+        numbers = federation.store.get(client, job.model)
+        train = world.train(client, moment.round)
+        return Member(client, train, None, numbers, settings.cap(client))
     memories = federation.store.get(client, job.model)
     if federation.endings:
         memories = _caught_up(federation, settings, job, memories)
-    train = _training_data(world, moment, job)
-    if memories is not None and method.fills("data"):
-        for i, part in enumerate(method.parts):
-            if part.fills("data"):
-                train = part.data(memories[i], train)
+    train = with_memories(settings.program, memories, _training_data(world, moment, job))
     validation = None
     if settings.program.needs_validation:
         validation = world.validation(client, moment.round)
@@ -107,20 +105,44 @@ def _caught_up(
     latest = max((number for number, _ in mine.values()), default=0)
     # a client that never trained this model has no end to catch up with
     seen = federation.ended.get(key, 0) if memories is not None else latest
-    for i, (number, payload) in mine.items():
-        part = settings.method.parts[i]
-        if memories is None or memories[i] is None:
-            continue
-        if number > seen and part.fills("member_end"):
-            model = federation.models[job.model]
-            new = settings.program.ended_memory(
-                i, model, federation.initial.theta, memories, payload
-            )
-            memories = (*memories[:i], new, *memories[i + 1 :])
+    if memories is not None and latest > seen:
+        model, initial = federation.models[job.model], federation.initial.theta
+        new = catch_up(settings.program, memories, mine, seen, model, initial)
+        if new is not memories:
             # kept at once: the upload that follows may be rejected, a question brings none
+            memories = new
             federation.store.put(job.client, job.model, memories)
     federation.ended[key] = latest
     return memories
+
+
+def catch_up(
+    program: Program,
+    memories: tuple[Tree, ...],
+    ends: Mapping[int, tuple[int, Tree]],
+    seen: int,
+    model: Model,
+    initial: Tensor,
+) -> tuple[Tree, ...]:
+    """A client's memories after the client half of those ``session_end`` that are newer than what
+    it has ``seen``: the same tuple if there are none. ``ends`` are number and payload, by part."""
+    for i, (number, payload) in ends.items():
+        fills = program.method.parts[i].fills("member_end")
+        if fills and number > seen and memories[i] is not None:
+            new = program.ended_memory(i, model, initial, memories, payload)
+            memories = (*memories[:i], new, *memories[i + 1 :])
+    return memories
+
+
+def with_memories(
+    program: Program, memories: tuple[Tree, ...] | None, train: ClientData
+) -> ClientData:
+    """A client's rows with those that its memories bring (replay)."""
+    if memories is not None and program.method.fills("data"):
+        for part, memory in zip(program.method.parts, memories, strict=True):
+            if part.fills("data"):
+                train = part.data(memory, train)
+    return train
 
 
 def endings_of(federation: Federation, k: int) -> dict[int, tuple[int, Tree]]:

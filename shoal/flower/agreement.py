@@ -271,10 +271,14 @@ class Agreement:
             self.secure.check(plan.settings.method, config.guard.norm, self.bounds)
         return plan
 
+    @property
+    def shared(self) -> dict[str, Any]:
+        """The config without what no federation has in common."""
+        apart = ("data", "world", "problem")
+        return {key: value for key, value in self._values.items() if key not in apart}
+
     def write(self, path: Path, *, shared: bool = False) -> None:
-        kept = {k: v for k, v in self._values.items() if k not in ("data", "world")}
-        kept.pop("problem", None)
-        values = {"expects": _plain(self.expects), "config": kept, **self._private()}
+        values = {"expects": _plain(self.expects), "config": self.shared, **self._private()}
         write_text(path, dump_yaml(values), shared=shared)
 
 

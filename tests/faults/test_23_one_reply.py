@@ -44,6 +44,7 @@ from shoal.flower.operations.up import FederationFolder, UpOptions
 from shoal.flower.server.engine import GridEngine
 from shoal.flower.server.sessions import LiveWorld
 from shoal.flower.wire import WireError
+from shoal.guard import Guard
 from shoal.orders import make_order
 from shoal.types import Job
 
@@ -559,9 +560,10 @@ class Heard:
     """An order, and honest uploads, as the server of a running federation has them."""
 
     engine: GridEngine
+    guard: Guard
     order: Any
     done: dict[int, TrainReply]
-    words: Any
+    types: Any
 
     def judge(self, blob: bytes) -> bool:
         """Whether the server takes these bytes for member 3's upload; it must be able to use it."""
@@ -572,35 +574,38 @@ class Heard:
         if not isinstance(frame, TrainReply) or frame.member != EVIL:
             return False  # as the post says
         done = {**self.done, EVIL: frame}
-        reasons = self.engine.fence.uploads(self.order, done)
+        reasons = self.engine.screen.uploads(self.order, done)
         assert set(reasons) <= {EVIL}, reasons  # nobody else is blamed
         method, model = self.order.program.method, self.order.model
         total = Accumulator(method, model.theta.numel(), model.stats.numel(), model.theta)
-        for member in self.order.members:
-            if member.client not in reasons:
-                found = self.engine._results(self.order, member, done[member.client], 1)
-                total.add(found, [0], [1.0], False)
+        kept = {client: frame for client, frame in done.items() if client not in reasons}
+        found = self.engine._results(self.order, kept, 1)
+        keep, norms, rejected = self.guard.screen(found, set(kept), model.theta.numel(), set())
+        assert {one.client for one in rejected} <= {EVIL}, rejected
+        total.add(found, keep, norms, False)
         assert total.uploads().delta.isfinite().all() and total.steps < 1 << 40
         for index in range(len(method.parts)):
             total.payload(index)
-        return EVIL not in reasons
+        return EVIL in kept and not rejected
 
 
 def heard(folder: Path, method: Any) -> tuple[Heard, bytes]:
     small, caught = Small(folder, method), []
     server = small.server(num_server_rounds=1)
-    uploads = server.engine.fence.uploads
+    uploads = server.engine.screen.uploads
 
     def noted(order: Any, done: dict[int, TrainReply]) -> Any:
         caught.append((order, done))
         return uploads(order, done)
 
-    server.engine.fence.uploads = noted  # type: ignore[method-assign]
+    server.engine.screen.uploads = noted  # type: ignore[method-assign]
     server.play()
-    server.engine.fence.uploads = uploads  # type: ignore[method-assign]
+    server.engine.screen.uploads = uploads  # type: ignore[method-assign]
     order, done = caught[-1]
-    words = small.grid.nodes[100].types
-    return Heard(server.engine, order, done, words), messages.pack(done[EVIL])
+    types = small.grid.nodes[100].types
+    return Heard(server.engine, server.settings.guard, order, done, types), messages.pack(
+        done[EVIL]
+    )
 
 
 NUMBERS = (0, -1, 1, True, False, None, 1.5, -2.5, BIG, 1 << 63, 10**400, 1e308, "", "x", [], {})

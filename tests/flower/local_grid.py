@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,10 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from shoal.config import from_mapping
+from shoal.engines import api as base
 from shoal.flower.agreement import Agreement, DataForm, Rules
 from shoal.flower.keys import Key, new_key
-from shoal.flower.messages import from_flower, to_flower
+from shoal.flower.messages import OrderMessage, TrainReply, from_flower, to_flower
 from shoal.flower.node.node import Node
 from shoal.flower.node.own_data import NodeData
 from shoal.flower.server.members import MemberRegistry
@@ -35,7 +36,7 @@ class LocalGrid(Grid):
 
     def __init__(self) -> None:
         TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
-        self.nodes: dict[int, Node] = {}
+        self.nodes: dict[int, TwistedNode] = {}
         self.down: set[int] = set()
         self.mute: set[int] = set()
         self.twists: dict[int, Twist] = {}
@@ -125,6 +126,17 @@ def some_keys(folder: Path, count: int) -> list[Key]:
     return [new_key(folder / f"key-{i}") for i in range(count)]
 
 
+@dataclass
+class TwistedNode(Node):
+    """A node whose uploads a test may change, after they were clipped, noised and masked."""
+
+    twist: Callable[[TrainReply], TrainReply] | None = None
+
+    def _train(self, frame: OrderMessage, order: base.Order, ended: int) -> TrainReply:
+        done = super()._train(frame, order, ended)
+        return done if self.twist is None else self.twist(done)
+
+
 def add_nodes(
     grid: LocalGrid, what: Agreement, folder: Path, members: Sequence[int], keys: list[Key]
 ) -> None:
@@ -133,7 +145,7 @@ def add_nodes(
     for member in members:
         data = NodeData(rows_of(member), rows_of(member, 5))
         home = folder / f"home-{member}"
-        grid.nodes[100 + member] = Node(what, data, keys[member], f"node-{member}", home)
+        grid.nodes[100 + member] = TwistedNode(what, data, keys[member], f"node-{member}", home)
         roster.add(f"node-{member}", keys[member].public)
 
 
@@ -169,9 +181,9 @@ class Small:
         """Do something between two rounds."""
         write = server.record.write
 
-        def noted(moment: Any, *rest: Any) -> str:
-            line = write(moment, *rest)
-            if moment.round == round:
+        def noted(record: Any, *rest: Any) -> str:
+            line = write(record, *rest)
+            if record["round"] == round:
                 action()
             return line
 

@@ -100,11 +100,11 @@ def check(tmp_path: Path, what: Agreement) -> None:
     cohorts = []
     write = server.record.write
 
-    def noted(moment: Any, report: Any, *rest: Any) -> str:
-        cohorts.append(report.cohort)
-        if moment.round == 1:
+    def noted(record: Any, *rest: Any) -> str:
+        cohorts.append(tuple(record["cohort"]))
+        if record["round"] == 1:
             add_nodes(grid, what, tmp_path, LATER, keys)
-        return write(moment, report, *rest)
+        return write(record, *rest)
 
     server.record.write = noted  # type: ignore[method-assign]
     server.play()

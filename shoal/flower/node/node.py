@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import threading
 import traceback
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -48,10 +47,10 @@ from shoal.flower.node.own_data import NodeData
 from shoal.flower.wire import WireError, state_types
 from shoal.lone_rows import check_client
 from shoal.metrics.evaluate import evaluate
-from shoal.orders import bounded
+from shoal.orders import bounded, catch_up, with_memories
 from shoal.rundir import write_bytes
 from shoal.tree import Tree
-from shoal.types import ClientData, Model
+from shoal.types import Model
 
 # ---- memories on disk ----
 STORED_MEMORIES = 16  # memory_ids
@@ -112,7 +111,6 @@ class Node:
     key: Key
     name: str
     home: Path
-    twist: Callable[[TrainReply], TrainReply] | None = None  # what a test does to uploads
     program: Program = field(init=False)
     settings: Settings = field(init=False)
     disk: MemoryDisk = field(init=False)
@@ -208,69 +206,49 @@ class Node:
         if not frame.rates or len(frame.sent) != len(self.program.method.parts):
             raise NodeRefusedError("an order without rates, or for another method")
         memories = self._memories(frame, model)
-        train = self._training(memories)
+        train = with_memories(self.program, memories, self.data.train)
         try:
             check_client(self.settings, frame.member, frame.round, len(train))
         except UserError as error:
             raise NodeRefusedError(str(error)) from None
         held = self.data.validation if self.program.needs_validation else None
-        member = base.Member(frame.member, train, held, memories, frame.cap or None)
         return base.Order(
-            self.program,
-            model,
-            self.initial,
-            tuple(frame.sent),
-            (member,),
-            frame.rates,
-            frame.seed,
-            frame.round,
-            frame.session,
-            frame.stage,
-            bounded(frame.batch, max(frame.pad, len(train))) or None,
-            frame.pad,
-            frame.shuffle,
+            program=self.program,
+            model=model,
+            initial=self.initial,
+            sent=tuple(frame.sent),
+            members=(base.Member(frame.member, train, held, memories, frame.cap or None),),
+            rates=frame.rates,
+            seed=frame.seed,
+            round=frame.round,
+            session=frame.session,
+            stage=frame.stage,
+            batch=bounded(frame.batch, max(frame.pad, len(train))) or None,
+            pad=frame.pad,
+            shuffle=frame.shuffle,
             last_batch=self.settings.last_batch,
         ), max(frame.serials, default=0)
 
     def _memories(self, frame: OrderMessage, model: Model) -> tuple[Tree, ...] | None:
-        """One memory a part from the memory_ids, caught up with sessions that have ended since."""
-        wanted = {memory_id for memory_id in frame.memory_ids if memory_id >= 0}
-        if not wanted:
+        """The memories of the last accepted upload, caught up with sessions that have ended since;
+        None in the place of a part that is to start anew."""
+        assert self.initial is not None  # an order without an introduction was refused
+        wanted = {number for number in frame.memory_ids if number >= 0}
+        if len(wanted) > 1 or len(frame.memory_ids) != len(self.program.method.parts):
+            raise NodeRefusedError("an order that names memories of several uploads")
+        number = max(wanted, default=-1)
+        kept = self.disk.get(number) if wanted else None
+        if kept is None:
             return None
-        found = {memory_id: self.disk.get(memory_id) for memory_id in wanted}
-        pairs = list(enumerate(frame.memory_ids))
-        memories = [None if (k := found.get(t)) is None else k.memories[i] for i, t in pairs]
-        assert self.initial is not None  # an order without a hello was refused
-        for place, part in enumerate(frame.ended):
-            kept = found.get(frame.memory_ids[part])
-            ends = self.program.method.parts[part].fills("member_end")
-            if ends and kept is not None and frame.serials[place] > kept.ended:
-                memories[part] = self.program.ended_memory(
-                    part, model, self.initial, tuple(memories), frame.endings[place]
-                )
-        self._keep_caught_up(frame, found, memories)
-        return tuple(memories) if any(m is not None for m in memories) else None
-
-    def _keep_caught_up(
-        self, frame: OrderMessage, found: dict[int, StoredMemories | None], memories: list[Tree]
-    ) -> None:
-        """At once: the upload that follows may be refused, and a question brings none."""
+        pairs = zip(frame.ended, zip(frame.serials, frame.endings, strict=True), strict=True)
+        # a part whose memory the order does not name has no end to catch up with either
+        ends = {part: end for part, end in pairs if frame.memory_ids[part] >= 0}
+        memories = catch_up(self.program, kept.memories, ends, kept.ended, model, self.initial)
         latest = max(frame.serials, default=0)
-        for memory_id, kept in found.items():
-            if kept is not None and kept.ended < latest:
-                new = tuple(
-                    memories[i] if t == memory_id else kept.memories[i]
-                    for i, t in enumerate(frame.memory_ids)
-                )
-                self.disk.put(memory_id, StoredMemories(new, latest), memory_id)
-
-    def _training(self, memories: tuple[Tree, ...] | None) -> ClientData:
-        train = self.data.train
-        if memories is not None:
-            for part, memory in zip(self.program.method.parts, memories, strict=True):
-                if part.fills("data"):
-                    train = part.data(memory, train)
-        return train
+        if kept.ended < latest:  # at once: the upload that follows may be refused
+            self.disk.put(number, StoredMemories(memories, latest), number)
+        named = zip(memories, frame.memory_ids, strict=True)
+        return tuple([memory if name >= 0 else None for memory, name in named])
 
     def _train(self, frame: OrderMessage, order: base.Order, ended: int) -> TrainReply:
         private = self.agreement.privacy
@@ -305,7 +283,7 @@ class Node:
             done = replace(done, delta=noisy, count=1.0, steps=1, samples=1, epochs=1)
         if self.masker is not None:
             done = self.masker.masked(frame, done, self.program.method)
-        return done if self.twist is None else self.twist(done)
+        return done
 
     def _score(self, model: Model) -> tuple[float, float]:
         """How the received model does on the node's validation set; -1 where that has no answer."""

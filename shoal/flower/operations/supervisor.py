@@ -22,6 +22,7 @@ from shoal.flower.operations.up import (
     read_up,
 )
 from shoal.flower.privacy import account_lines
+from shoal.flower.server.record import round_line
 from shoal.lock import end_holder, holder
 
 # ---- nodes that were not let in ----
@@ -163,7 +164,7 @@ class EventFollower:
         return path.stat().st_size if path.exists() else 0
 
     def more(self) -> None:
-        for name, told in (("events.jsonl", _event), ("rounds.jsonl", _round)):
+        for name, told in (("events.jsonl", _event), ("rounds.jsonl", round_line)):
             for line in self._lines(name):
                 self.say(told(line))
 
@@ -182,13 +183,6 @@ class EventFollower:
 
 def _event(line: dict[str, Any]) -> str:
     return str(line["text"])
-
-
-def _round(line: dict[str, Any]) -> str:
-    accuracy = line["received"]["accuracy"]
-    scored = "" if accuracy is None else f", the model before it scored {accuracy:.3f}"
-    uploads = f"{len(line['accepted'])} of {len(line['cohort'])} uploads accepted"
-    return f"round {line['round']}: {uploads} in {line['seconds']:.1f} s{scored}"
 
 
 # ---- bring up ----

@@ -28,11 +28,11 @@ from shoal.flower.apps import agreement_of
 from shoal.flower.keys import make_certificates, new_key, read_key
 from shoal.flower.operations.owner import Owner, SuperLinkClient
 from shoal.flower.server.members import MemberRegistry
+from shoal.flower.server.record import LOCK
 from shoal.lock import end_holder
 from shoal.rundir import dump_json, write_text
 
 # ---- places ----
-LOCK = "lock"
 
 
 @dataclass(frozen=True)

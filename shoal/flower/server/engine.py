@@ -17,6 +17,7 @@ from torch import Tensor
 
 from shoal import tree
 from shoal.engines.api import Member, Order, Results
+from shoal.engines.sums import Sums
 from shoal.federation import Federation
 from shoal.flower import messages
 from shoal.flower.masking import Secure
@@ -27,46 +28,8 @@ from shoal.flower.server.screening import ReplyScreen
 from shoal.flower.server.transport import Address, Transport
 from shoal.orders import endings_of
 from shoal.tree import Tree
-from shoal.types import Reduction
 
 
-# ---- shared out ----
-def shared_out(
-    order: Order, done: dict[int, TrainReply], sums: list[Tensor], memory_id: int
-) -> Results:
-    """Every member's row is its share of the sum: rows added up as uploads are give the sum again.
-
-    Nothing in a row is the member's own but its weight and its work, which members send openly.
-    """
-    clients = tuple(m.client for m in order.members if m.client in done)
-    frames, like = [done[c] for c in clients], order.model.theta
-    counts = tuple(f.count for f in frames)
-    weights = float(len(clients)) if order.uniform else sum(counts)
-
-    def rows(total: Tensor, over: float) -> Tensor:
-        return (total / over).to(like.dtype).expand(len(clients), *total.shape)
-
-    rest, payloads = iter(sums[2:]), []
-    for part, payload in zip(order.program.method.parts, frames[0].payloads, strict=True):
-        over = weights if part.reduction is Reduction.MEAN else float(len(clients))
-        leaves = [rows(next(rest), over) for _ in tree.leaves(payload)]
-        payloads.append(tree.rebuild(payload, leaves))
-    handle = torch.full((len(clients), 1), memory_id)
-    parts = order.program.method.parts
-    return Results(
-        clients,
-        counts,
-        rows(sums[0], weights),
-        rows(sums[1], weights),
-        tuple(payloads),
-        tuple(handle if part.fills("memory") else () for part in parts),
-        tuple(f.steps for f in frames),
-        tuple(f.samples for f in frames),
-        tuple(f.epochs for f in frames),
-    )
-
-
-# ---- engine ----
 class NoAnswerError(Exception):
     """Members that did not answer a question, or not well, of so many."""
 
@@ -82,7 +45,7 @@ class GridEngine:
 
     transport: Transport
     where: Callable[[int], Address | None]
-    fence: ReplyScreen
+    screen: ReplyScreen
     federation: Callable[[], Federation | None] = lambda: None
     released: Callable[[], None] = lambda: None  # called before members send uploads
     secure: Secure | None = None
@@ -99,16 +62,15 @@ class GridEngine:
         kept = self._sent(
             order, {m.client: self._frame(order, m, memory_id, score=real) for m in order.members}
         )
-        for member in order.members:
-            if member.client in kept:
-                yield self._results(order, member, kept[member.client], memory_id)
+        if kept:
+            yield self._results(order, kept, memory_id)
 
     def _sent(self, order: Order, sent: dict[int, messages.OrderMessage]) -> dict[int, TrainReply]:
         """Uploads that came in time and are what they should be."""
         self.released()
         found = self.transport.exchange(self._addressed(sent), TrainReply)
         done = {c: f for c, f in found.items() if isinstance(f, TrainReply)}
-        refused = self._refused(self.fence.uploads(order, done))
+        refused = self._refused(self.screen.uploads(order, done))
         good = {c: f for c, f in done.items() if c not in refused}
         if order.round >= 0:
             self.scores |= {c: (f.accuracy, f.loss) for c, f in good.items() if f.accuracy >= 0}
@@ -136,7 +98,7 @@ class GridEngine:
             )
             if len(done) < self.needed(len(order.members)):
                 raise SumNotOpenedError(f"{len(done)} uploads came, too few for the round")
-            yield shared_out(order, done, round.open(sealed, done), memory_id)
+            yield self._results(order, done, memory_id, round.open(sealed, done))
         except SumNotOpenedError as error:
             text = f"round {self.transport.round}: no sum was opened: {error}"
             self.transport.log.event("no sum", text, round=self.transport.round)
@@ -150,7 +112,7 @@ class GridEngine:
         }
         found = self.transport.exchange(self._addressed(sent), QuestionReply)
         answers = {c: f for c, f in found.items() if isinstance(f, QuestionReply)}
-        refused = self._refused(self.fence.answers(order, question, payload, answers))
+        refused = self._refused(self.screen.answers(order, question, payload, answers))
         silent = (set(sent) - set(answers)) | refused
         if silent:
             raise NoAnswerError(silent, len(sent))
@@ -215,21 +177,39 @@ class GridEngine:
         pairs = {client: self.where(client) for client in sent}
         return {place: sent[client] for client, place in pairs.items() if place is not None}
 
-    # ---- a federation that is up ----
-    def _results(self, order: Order, member: Member, frame: TrainReply, memory_id: int) -> Results:
-        row: Callable[[Tensor], Tensor] = lambda leaf: leaf.unsqueeze(0)  # noqa: E731
-        handle = torch.tensor([[memory_id]])
+    # ---- up ----
+    def _results(
+        self,
+        order: Order,
+        done: dict[int, TrainReply],
+        memory_id: int,
+        opened: list[Tensor] | None = None,
+    ) -> Results:
+        """Uploads as rows; masked ones as they came, which say nothing, with their sum ``opened``.
+        The store gets the name under which a member keeps its memories."""
+        clients = tuple(m.client for m in order.members if m.client in done)
+        frames, like = [done[client] for client in clients], order.model.theta
+        sums = None
+        if opened is not None:
+            delta, stats, *rest = (total.to(like.dtype) for total in opened)
+            sums = Sums(delta, stats, tree.rebuild(frames[0].payloads, rest))
+        handle = torch.full((len(clients), 1), memory_id)
+        rows = frames[0].delta.new_empty(0, like.numel())
+        if sums is None:
+            rows = torch.stack([f.delta for f in frames])
         parts = order.program.method.parts
         return Results(
-            (member.client,),
-            (frame.count,),
-            row(frame.delta),
-            row(frame.stats),
-            tree.apply(row, tuple(frame.payloads)),
-            tuple(handle if part.fills("memory") else () for part in parts),
-            (frame.steps,),
-            (frame.samples,),
-            (frame.epochs,),
+            clients=clients,
+            counts=tuple(f.count for f in frames),
+            delta=rows,
+            stats=torch.stack([f.stats for f in frames]),
+            payloads=tree.stack([tuple(f.payloads) for f in frames]),
+            memories=tuple(handle if part.fills("memory") else () for part in parts),
+            steps=tuple(f.steps for f in frames),
+            samples=tuple(f.samples for f in frames),
+            epochs=tuple(f.epochs for f in frames),
+            counted=sums is not None,
+            sums=sums,
         )
 
 

@@ -117,6 +117,10 @@ class OnlineMembers:
     def rows(self, member: int) -> float:
         return float(self.cards[member].rows) if member in self.cards else 0.0
 
+    def judges(self, member: int) -> int:
+        """Rows that a member judges models with."""
+        return self.cards[member].validation if member in self.cards else 0
+
     def look(self) -> tuple[int, ...]:
         """The members that are here, after goodbyes and welcomes."""
         self._reread_roster()

@@ -5,28 +5,28 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from safetensors.torch import save
 
 from shoal import checkpoint
 from shoal.checkpoint import Saved
 from shoal.durable import private
 from shoal.errors import shown
 from shoal.federation import Federation
-from shoal.flower.agreement import Agreement, Rules
-from shoal.flower.server.sessions import Scores, mean_accuracy
+from shoal.flower.agreement import Agreement
+from shoal.flower.server.sessions import Scores, mean_score
 from shoal.journal import Journal
-from shoal.player import reported
-from shoal.round import RoundReport
-from shoal.rundir import RunDir, dump_json, write_bytes, write_text
-from shoal.task import Task
-from shoal.worlds.base import Moment
+from shoal.player import Record
+from shoal.round import ClientReport
+from shoal.rundir import RunDir, dump_json, dump_yaml, write_text
+from shoal.runner import write_model
+from shoal.summary import read_rounds, summary
 
 if TYPE_CHECKING:
     from shoal.flower.server.server import Server
+
+LOCK = "lock"  # held by the one server that uses a run
 
 
 # ---- events ----
@@ -106,91 +106,76 @@ class EventLog:
 
 # ---- the files of a run ----
 class RunRecord:
-    """``rounds.jsonl``, ``clients.parquet``, checkpoints, ``status.json`` and the last files."""
+    """``rounds.jsonl``, ``clients.parquet``, checkpoints, ``status.json`` and the last files.
 
-    def __init__(
-        self, folder: Path, agreement: Agreement, rules: Rules, saved: Saved | None
-    ) -> None:
-        self.folder, self.digest, self.rules = folder, agreement.digest, rules
+    ``config.yaml`` (the agreement's) and ``world.json`` are there for ``shoal report`` and
+    ``watch``, who read a run directory of a simulation in the same way.
+    """
+
+    def __init__(self, folder: Path, agreement: Agreement, saved: Saved | None) -> None:
+        self.where, self.digest = RunDir(folder), agreement.digest
         agreement.write(folder / "federation.yaml")
-        self.journal = Journal(RunDir(folder), saved.lengths if saved else (0, 0))
+        write_text(self.where.config, dump_yaml(agreement.shared))
+        self.journal = Journal(self.where, saved.lengths if saved else (0, 0))
 
-    def write(self, moment: Moment, report: RoundReport, server: Server, seconds: float) -> str:
+    def write(self, record: Record, clients: Sequence[ClientReport], server: Server) -> str:
         """A round: its record, its checkpoint, and a line for whoever watches."""
-        scores = dict(server.engine.scores)
-        accuracy = mean_accuracy(scores, server._judges)
-        record: dict[str, Any] = {
-            "round": moment.round,
-            "session": moment.session,
-            "shift": None if moment.shift is None else {"kinds": ["members"], "announced": True},
-            "active": len(moment.members),
-            "cohort": list(report.cohort),
-            "accepted": list(report.accepted),
-            "received": {
-                "accuracy": accuracy,
-                "by_member": {str(m): pair[0] for m, pair in sorted(scores.items())},
-            },
-            **report.costs(),
-            "rejected": server.log.refusals(),
-            "seconds": round(seconds, 3),
-        }
-        if server.account is not None:
-            record["epsilon"] = round(server.account.epsilon(), 4)
-            record["epsilon_against_server"] = round(server.account.against_server(), 4)
-        record |= reported(report.figures, record)
-        self.journal.append(record, report.clients)
+        self.journal.append(record, clients)
         self.journal.sync()
-        lengths = self.journal.lengths
-        checkpoint.save(self.folder / "checkpoint", server.federation, lengths, self.digest)
+        self.journal.refresh_table()
+        checkpoint.save(self.where.checkpoint, server.federation, self.journal.lengths, self.digest)
         server.log.write()
         self.status(server, "running")
-        shown = "" if accuracy is None else f"; the model before it scored {accuracy:.3f}"
-        who = f"{len(report.accepted)} of {len(report.cohort)} uploads accepted"
-        return f"round {moment.round}: {who}, {seconds:.1f} s{shown}"
+        return round_line(record)
 
     def status(self, server: Server, state: str) -> None:
-        here = {str(m): server.log.name(m) for m in sorted(server.online.here)}
         values: dict[str, Any] = {
             "state": state,
             "rounds_done": server.federation.round,
-            "rounds": self.rules.num_server_rounds,
-            "members_here": here,
+            "rounds": server.rules.num_server_rounds,
+            "members_here": {str(m): server.log.name(m) for m in sorted(server.online.here)},
+            **_privacy(server),
         }
-        if server.account is not None:
-            values["privacy"] = server.account.plain()
-        write_text(self.folder / "status.json", dump_json(values, indent=2) + "\n")
+        write_text(self.where.path / "status.json", dump_json(values, indent=2) + "\n")
 
-    def keep_model(self, task: Task, federation: Federation, name: str) -> None:
-        folder = self.folder / "models"
+    def keep_model(self, server: Server, federation: Federation, name: str) -> None:
+        folder = self.where.path / "models"
         folder.mkdir(exist_ok=True)
-        write_bytes(folder / f"{name}.safetensors", _model(task, federation))
+        write_model(server.player, folder / f"{name}.safetensors", federation)
 
     def finish(self, server: Server, scores: Scores) -> None:
         """``summary.json`` comes last and says that the run is finished."""
         self.journal.write_table()
-        task = server.settings.task
-        write_bytes(self.folder / "model.safetensors", _model(task, server.federation))
+        write_model(server.player, self.where.model)
         self.status(server, "finished")
-        values: dict[str, Any] = {
-            "rounds": server.federation.round,
-            "method": server.settings.method.name,
-            "accuracy": mean_accuracy(scores, server._judges),
+        values = {
+            **summary(server.player.plan, map(_completed, read_rounds(self.where.rounds)), "real"),
+            "accuracy": mean_score(scores, server.online.judges),
             "accuracy_by_member": {str(m): pair[0] for m, pair in sorted(scores.items())},
             "members": server.log.report(),
+            **_privacy(server),
         }
-        if server.account is not None:
-            values["privacy"] = server.account.plain()
-        write_text(self.folder / "summary.json", dump_json(values, indent=2) + "\n")
+        write_text(self.where.summary, dump_json(values, indent=2) + "\n")
 
     def close(self) -> None:
         self.journal.close()
 
 
-def _model(task: Task, federation: Federation) -> bytes:
-    """The models by parameter name, for ``load_state_dict`` of a plain module."""
-    named = [task.export(model) for model in federation.models]
-    if len(named) == 1:
-        tensors = named[0]
-    else:
-        tensors = {f"model_{k}.{n}": t for k, one in enumerate(named) for n, t in one.items()}
-    return save({name: t.cpu().contiguous() for name, t in tensors.items()})
+def round_line(record: Record) -> str:
+    """A round for a person."""
+    accuracy = record["received"]["accuracy"]
+    scored = "" if accuracy is None else f", the model before it scored {accuracy:.3f}"
+    uploads = f"{len(record['accepted'])} of {len(record['cohort'])} uploads accepted"
+    return f"round {record['round']}: {uploads} in {record['seconds']:.1f} s{scored}"
+
+
+def _privacy(server: Server) -> dict[str, Any]:
+    return {} if server.account is None else {"privacy": server.account.plain()}
+
+
+def _completed(record: Record) -> Record:
+    """The record of a run that an earlier version began, which said less."""
+    if "source" in record:
+        return record
+    empty = {"task": 0, "tasks": {}, "noticed": False, "short": False, "attempts": 1, "loss": None}
+    return {**empty, "accuracy": record["received"]["accuracy"], **record}

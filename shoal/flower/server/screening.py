@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from shoal import tree
 from shoal.engines import api as base
-from shoal.engines.api import Order
+from shoal.engines.api import Order, Results
 from shoal.engines.loop import question_view, train_one
 from shoal.errors import shown
 from shoal.flower import masking
@@ -39,6 +39,8 @@ from shoal.flower.messages import (
     TrainReply,
     UnmaskReply,
 )
+from shoal.guard import NOT_FINITE
+from shoal.part import Part
 from shoal.states import freeze
 from shoal.tree import Tree
 from shoal.types import ClientData, Pool, Reduction
@@ -137,9 +139,6 @@ class ReplyScreen:
         right = self._right("upload", forms, lambda: self._pretended_upload(order))
         for client in right.odd:
             found[client] = "a payload of another form than " + right.whose
-        good = {c: f for c, f in good.items() if not found[c]}
-        if not self.masked:
-            found |= self._too_far(order, good)
         return {client: reason for client, reason in found.items() if reason}
 
     def _upload(self, order: Order, client: int, done: TrainReply) -> str:
@@ -154,9 +153,7 @@ class ReplyScreen:
             return "payloads of another method"
         if self.masked and any(leaf.dtype != dtype for leaf in tree.leaves(done.payloads)):
             return "not masked"
-        return self._work(order, client, done) or score(done.accuracy, done.loss) or (
-            "" if self.masked else self._size(done)
-        )  # fmt: skip
+        return self._work(order, client, done) or score(done.accuracy, done.loss)
 
     def _work(self, order: Order, client: int, done: TrainReply) -> str:
         """Weight and counters: no more than the order and the member's own rows allow."""
@@ -176,16 +173,30 @@ class ReplyScreen:
                 return f"{value} {name}, and this order allows 1 to {most:g}"
         return ""
 
-    def _size(self, done: TrainReply) -> str:
+    def sizes(self, parts: Sequence[Part], results: Results) -> Reasons:
+        """What uploads may weigh, each by itself and beside the others: the bound of the guard."""
+        if results.counted:
+            return {}  # a sum hides them
+        sent = {
+            client: (results.delta[row], results.stats[row], tree.row(results.payloads, row))
+            for row, client in enumerate(results.clients)
+        }
+        counts = dict(zip(results.clients, results.counts, strict=True))
+        found = {client: judged(self._size, *own) for client, own in sent.items()}
+        good = {client: own for client, own in sent.items() if not found[client]}
+        found |= self._too_far(parts, good, counts)
+        return {client: reason for client, reason in found.items() if reason}
+
+    def _size(self, delta: Tensor, stats: Tensor, payloads: Tree) -> str:
         """What one upload may weigh, whatever the others send."""
-        if not finite(done.delta, done.stats, done.payloads):
-            return "not finite"
-        norm = length((done.delta,))
+        if not finite(delta, stats, payloads):
+            return NOT_FINITE
+        norm = length((delta,))
         if norm > self.limits.norm:
             return (
                 f"norm {norm:.3g}, and bounds.norm of federation.yaml allows {self.limits.norm:.3g}"
             )
-        return self._beside((done.stats, done.payloads))
+        return self._beside((stats, payloads))
 
     def _beside(self, sent: Tree) -> str:
         norm = length(tree.leaves(sent))
@@ -196,16 +207,18 @@ class ReplyScreen:
             f"{self.limits.payload:.3g}"
         )
 
-    def _too_far(self, order: Order, good: dict[int, TrainReply]) -> Reasons:
+    def _too_far(
+        self, parts: Sequence[Part], good: dict[int, tuple[Tree, ...]], counts: dict[int, float]
+    ) -> Reasons:
         """Uploads much longer than the median of the round's, where there are enough of them."""
         if not self.factor or len(good) < MEDIAN_UPLOADS:
             return {}
-        found = self._beyond({c: length((f.delta,)) for c, f in good.items()}, "norm")
-        for index, part in enumerate(order.program.method.parts):
+        found = self._beyond({c: length((own[0],)) for c, own in good.items()}, "norm")
+        for index, part in enumerate(parts):
             if part.reduction is Reduction.STACK:
                 continue  # the part sees each for itself
-            norms = {c: length(tree.leaves(f.payloads[index])) for c, f in good.items()}
-            each = {c: norm / good[c].count for c, norm in norms.items()}
+            norms = {c: length(tree.leaves(own[2][index])) for c, own in good.items()}
+            each = {c: norm / counts[c] for c, norm in norms.items()}
             long, steep = self._beyond(norms, "a payload of norm"), self._beyond(each, "")
             # sums over rows are long where there are many rows, and that is no fault
             found = {c: reason for c, reason in long.items() if c in steep} | found
@@ -241,7 +254,7 @@ class ReplyScreen:
         return {client: reason for client, reason in reasons.items() if reason}
 
     def _answer(self, frame: QuestionReply) -> str:
-        return self._beside(frame.answer) if finite(frame.answer) else "not finite"
+        return self._beside(frame.answer) if finite(frame.answer) else NOT_FINITE
 
     def _right(self, what: str, forms: dict[int, str], pretend: Callable[[], str]) -> _OddForms:
         """Who has another form than the method's. The server finds it by playing a member; where a

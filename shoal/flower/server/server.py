@@ -1,8 +1,8 @@
 """The server of a real federation: wait for members, play a round, write it down, go on.
 
-A round is :func:`shoal.round.play_round`, the same as in a simulation; this file is about what a
-simulation does not have: members that come, fall silent or lie, a server that is restarted, and a
-model that turns bad.
+Rounds are those of :class:`shoal.player.Player`, the same as in a simulation; this file is about
+what a simulation does not have: members that come, fall silent or lie, a server that is restarted,
+and a model that turns bad.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from shoal.durable import private_folder
 from shoal.errors import UserError
 from shoal.federation import Federation, Settings
 from shoal.flower.agreement import Agreement, Bounds, Rules
-from shoal.flower.operations.up import LOCK
-from shoal.flower.privacy import Account, Privacy, account_lines
+from shoal.flower.privacy import Account, account_lines
 from shoal.flower.server.engine import GridEngine, NoAnswerError
 from shoal.flower.server.members import MemberRegistry, OnlineMembers
-from shoal.flower.server.record import EventLog, RunRecord
+from shoal.flower.server.record import LOCK, EventLog, RunRecord
 from shoal.flower.server.screening import PretendMember, ReplyScreen
-from shoal.flower.server.sessions import LiveWorld, RollbackRule, SessionTracker
+from shoal.flower.server.sessions import LiveWorld, RollbackRule, Scores, SessionTracker, mean_score
 from shoal.flower.server.transport import Transport
 from shoal.flower.wire import state_types
 from shoal.lock import hold
 from shoal.orders import make_order
-from shoal.round import RoundReport, play_round
+from shoal.player import AbandonedError, Player, Record
+from shoal.round import RoundReport
 from shoal.types import Job
 from shoal.worlds.base import Moment
 
@@ -52,53 +52,75 @@ class Server:
     def __post_init__(self) -> None:
         private_folder(self.folder)
         self._lock = hold(self.folder / LOCK)
-        self.world = LiveWorld(self.rules.num_server_rounds, self.folder / "sessions.json")
-        self.plan = self.agreement.plan(self.world)
-        self.settings: Settings = replace(self.plan.settings, world=self.world, elsewhere=True)
-        saved = checkpoint.load(self.folder / "checkpoint", {self.agreement.digest}, "cpu")
-        self.record = RunRecord(self.folder, self.agreement, self.rules, saved)
         self.log = EventLog(self.folder, self.say)
-        self.federation = saved.federation if saved else self._fresh()
+        self.world = LiveWorld(self.rules.num_server_rounds, self.folder)
         self.sessions = SessionTracker(self.rules.settle)
         self._begins = False  # a session whose first round was not finished yet
         self.rollback = RollbackRule(self.rules.rollback)
-        initial = self.federation.initial
-        size = sum(t.numel() * t.element_size() for t in initial)
-        types = state_types(self.settings.method)
-        secure = self.agreement.sums
-        size *= 1 if secure is None else 2  # masked numbers have 64 bits
-        self.transport = Transport(self.grid, self.rules, self.log, types, size)
-        roster = MemberRegistry(self.folder / "roster.json")
-        limits = (self.agreement.bounds or Bounds()).filled(initial.theta, self.agreement.privacy)
-        fence = ReplyScreen(
-            limits,
+        self._scores: Scores = {}
+        agreed, plan = self.agreement, self.agreement.plan(self.world)
+        saved = checkpoint.load(self.folder / "checkpoint", {agreed.digest}, "cpu")
+        self.record = RunRecord(self.folder, agreed, saved)
+        initial = saved.federation.initial if saved else plan.initial
+        screen = ReplyScreen(
+            (agreed.bounds or Bounds()).filled(initial.theta, agreed.privacy),
             self.rules.norm_factor,
             lambda member: self.online.rows(member),
-            PretendMember(self.agreement.expects),
-            secure is not None,
+            PretendMember(agreed.expects),
+            agreed.sums is not None,
         )
+        method = plan.settings.method
+        guard = replace(
+            plan.settings.guard,
+            bound=lambda results: screen.sizes(method.parts, results),
+            tell=lambda gone: self.log.refused(gone.client, gone.reason, self.federation.round),
+        )
+        settings = replace(plan.settings, guard=guard, elsewhere=True)
+        if agreed.privacy is not None:
+            # uploads weigh the same, and a round has as many of them as the noise counts on
+            guard = replace(guard, quorum=agreed.privacy.shared_by)
+            settings = replace(settings, guard=guard, uniform=True)
+            self._need(agreed.privacy.shared_by)
+        if agreed.sums is not None:
+            self._need(agreed.sums.at_least)
+        size = sum(t.numel() * t.element_size() for t in initial)
+        size *= 1 if agreed.sums is None else 2  # masked numbers have 64 bits
+        self.transport = Transport(self.grid, self.rules, self.log, state_types(method), size)
+        roster = MemberRegistry(self.folder / "roster.json")
         self.online = OnlineMembers(
-            self.transport, roster, self.rules, fence.card, self.agreement.digest, initial.theta
+            self.transport, roster, self.rules, screen.card, agreed.digest, initial.theta
         )
-        self.engine = GridEngine(self.transport, self.online.where, fence, secure=secure)
-        self.engine.needed = lambda cohort: self.settings.guard.needed(cohort)
+        self.engine = GridEngine(
+            self.transport,
+            self.online.where,
+            screen,
+            lambda: self.player.federation,
+            secure=agreed.sums,
+            needed=guard.needed,
+        )
+        self.player = Player(
+            replace(plan, settings=settings),
+            saved.federation if saved else None,
+            self.engine,
+            self._observed,
+        )
         self.account: Account | None = None
-        if self.agreement.privacy is not None:
-            self._protect(self.agreement.privacy)
-        if secure is not None:
-            self._need(secure.at_least)
+        if agreed.privacy is not None:
+            self.account = Account(
+                agreed.privacy, self.folder / "releases.json", agreed.secure is None
+            )
+            self.engine.released = self.account.release
+            self._say_privacy(self.account)
         if saved:
             self._resumed()
 
-    def _protect(self, privacy: Privacy) -> None:
-        """Uploads weigh the same, and a round has as many of them as the noise counts on."""
-        guard = replace(self.settings.guard, quorum=privacy.shared_by)
-        self.settings = replace(self.settings, guard=guard, uniform=True)
-        self._need(privacy.shared_by)
-        alone = self.agreement.secure is None
-        account = self.account = Account(privacy, self.folder / "releases.json", alone)
-        self.engine.released = account.release
-        self._say_privacy(account)
+    @property
+    def federation(self) -> Federation:
+        return self.player.federation
+
+    @property
+    def settings(self) -> Settings:
+        return self.player.settings
 
     def _say_privacy(self, account: Account) -> None:
         """What the rounds that are left will cost, before the first of them."""
@@ -111,11 +133,6 @@ class Server:
         needed = max(members, self.rules.min_members)
         start = max(needed, self.rules.start_members)
         self.rules = replace(self.rules, min_members=needed, start_members=start)
-
-    def _fresh(self) -> Federation:
-        first = self.world.at(0)
-        rate = self.settings.rates(first)[0]
-        return Federation.fresh(self.settings, self.plan.initial, first, rate)
 
     def _resumed(self) -> None:
         done = self.federation.round
@@ -184,16 +201,12 @@ class Server:
     # ---- one round ----
     def _play_round(self, moment: Moment) -> bool:
         """Whether the round counted. If not, the federation is as before."""
-        began, before = time.perf_counter(), self.federation
-        trial = before.snapshot()
-        self.engine.federation = lambda: trial
+        before, round = self.federation, moment.round
         self.engine.scores.clear()
         self.transport.heard.clear()
         self.transport.unheard.clear()
-        round = moment.round
         try:
-            earlier = self.world.at(round - 1) if round else None
-            report = play_round(trial, self.settings, moment, self.engine, earlier)
+            record, clients = self.player.play()
         except NoAnswerError as error:
             self._attend()
             self._without(error)
@@ -201,19 +214,37 @@ class Server:
             text = f"round {round}: no answer from {names}; trying again without them"
             self.log.event("silent", text, round=round)
             return False
-        self._attend()
-        self._count(report, round)
-        if report.abandoned:
+        except AbandonedError:
+            self._attend()
             text = f"round {round}: too few uploads were accepted; trying again"
-            self.log.event("abandoned", text, round=round, attempts=report.attempts)
+            self.log.event("abandoned", text, round=round)
             return False
+        self._attend()
+        for member in record["accepted"]:
+            self.log.count(member, "accepted")
         self._begins = False
-        trial.round = round + 1
-        self.federation = self._judged(before, trial)
-        seconds = time.perf_counter() - began
-        line = self.record.write(moment, report, self, seconds)
-        self.say(line)
+        self.player.federation = self._judged(before, self.federation)
+        self.say(self.record.write(record, clients, self))
         return True
+
+    def _observed(self, moment: Moment, report: RoundReport) -> Record:
+        """What members said of the model that they received, and whose word was refused."""
+        refused = {rejected.client for rejected in report.rejected}
+        self._scores = {m: s for m, s in self.engine.scores.items() if m not in refused}
+        accuracy = mean_score(self._scores, self.online.judges)
+        by_member = {str(m): score[0] for m, score in sorted(self._scores.items())}
+        found: Record = {
+            "accuracy": accuracy,
+            "loss": mean_score(self._scores, self.online.judges, 1),
+            "accepted": list(report.accepted),
+            "received": {"accuracy": accuracy, "by_member": by_member},
+            "by_member": by_member,
+            "rejected": self.log.refusals(),
+        }
+        if self.account is not None:
+            found["epsilon"] = round(self.account.epsilon(), 4)
+            found["epsilon_against_server"] = round(self.account.against_server(), 4)
+        return found
 
     def _attend(self) -> None:
         self.online.heard(tuple(self.transport.heard))
@@ -230,22 +261,14 @@ class Server:
                 sorted(refused), "gave no answer that could be used, and counts as gone until its "
                 "node starts anew")  # fmt: skip
 
-    def _count(self, report: RoundReport, round: int) -> None:
-        for member in report.accepted:
-            self.log.count(member, "accepted")
-        for refused in report.rejected:
-            self.log.refused(refused.client, refused.reason, round)
-
     def _judged(self, before: Federation, after: Federation) -> Federation:
         """The new state, or the last good one if members say that the model went bad."""
         good = self.rollback.good
-        worse = self.rollback.judge(before, dict(self.engine.scores), self._judges)
+        worse = self.rollback.judge(before, self._scores, self.online.judges)
         if worse is None or good is None:
             return after
-        self.record.keep_model(self.settings.task, before, f"round-{before.round:04d}-dropped")
-        self.record.keep_model(
-            self.settings.task, good.federation, f"round-{good.federation.round:04d}-good"
-        )
+        for state, name in ((before, "dropped"), (good.federation, "good")):
+            self.record.keep_model(self, state, f"round-{state.round:04d}-{name}")
         text = (
             f"round {before.round}: members find the model worse by {worse:.3f} than after round "
             f"{good.federation.round - 1}; going back to that one (both are in models/)"
@@ -254,10 +277,6 @@ class Server:
         back = good.federation.snapshot()
         back.round = after.round
         return back
-
-    def _judges(self, member: int) -> int:
-        card = self.online.cards.get(member)
-        return 0 if card is None else card.validation
 
     def _finish(self) -> None:
         """The last model, judged once more by whoever is here."""

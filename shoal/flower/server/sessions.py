@@ -5,16 +5,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median_low
 from typing import Any
 
-import torch
-
 from shoal.federation import Federation
+from shoal.flower.agreement import ANYBODY, EmptyWorld
 from shoal.rundir import dump_json, write_text
-from shoal.types import ClientData, Pool, Shift
+from shoal.types import ClientData, Shift
 from shoal.worlds.base import Moment
 
 
@@ -63,12 +62,12 @@ class GoodState:
     scores: Scores
 
 
-def mean_accuracy(scores: Scores, rows: Callable[[int], int]) -> float | None:
-    """The mean over members, weighed by the rows they judge with."""
+def mean_score(scores: Scores, rows: Callable[[int], int], which: int = 0) -> float | None:
+    """The mean accuracy (1: loss) over members, weighed by the rows they judge with."""
     total = sum(rows(member) for member in scores)
     if not total:
         return None
-    return sum(rows(m) * accuracy for m, (accuracy, _) in scores.items()) / total
+    return sum(rows(member) * score[which] for member, score in scores.items()) / total
 
 
 class RollbackRule:
@@ -110,16 +109,23 @@ class RollbackRule:
 MEMBERS = frozenset({"members"})
 
 
-class LiveWorld:
-    """Moments as they happened. A round has one once it is opened; resuming reads them again."""
+class LiveWorld(EmptyWorld):
+    """Moments as they happened. A round has one once it is opened; resuming reads them again.
 
-    def __init__(self, rounds: int, file: Path | None = None) -> None:
-        self._rounds, self._file = rounds, file
+    ``world.json`` has them, in the form that reports read. Version 0.1 called the file
+    ``sessions.json``.
+    """
+
+    def __init__(self, rounds: int, folder: Path | None = None) -> None:
+        self.rounds, self._folder = rounds, folder
         self._opened: dict[int, tuple[int, tuple[int, ...]]] = {}  # round -> session, members
         self.sizes: dict[int, int] = {}  # rows that members said they have
-        if file is not None and file.exists():
+        files = [] if folder is None else [folder / "world.json", folder / "sessions.json"]
+        file = next((file for file in files if file.exists()), None)
+        if file is not None:
             kept = json.loads(file.read_text())
-            self._opened = {int(r): (s, tuple(m)) for r, (s, m) in kept["rounds"].items()}
+            opened = kept.get("opened", kept["rounds"])
+            self._opened = {int(r): (s, tuple(m)) for r, (s, m) in opened.items()}
             self.sizes = {int(m): n for m, n in kept["sizes"].items()}
 
     # ---- what the server tells it ----
@@ -129,45 +135,42 @@ class LiveWorld:
         session += bool(new_session and round)
         self._opened = {r: entry for r, entry in self._opened.items() if r < round}
         self._opened[round] = (session, tuple(sorted(members)))
-        if self._file is not None:
-            write_text(self._file, dump_json(self.saved()) + "\n")
+        if self._folder is not None:
+            write_text(self._folder / "world.json", dump_json(self.saved()) + "\n")
         return self.at(round)
 
     # ---- what a round asks ----
     @property
-    def rounds(self) -> int:
-        return self._rounds
-
-    @property
-    def pad(self) -> int:
+    def pad(self) -> int:  # type: ignore[override]
         """Rows of the largest member, or 0 when all have equally many."""
         return max(self.sizes.values()) if len(set(self.sizes.values())) > 1 else 0
 
     def at(self, round: int) -> Moment:
         if round not in self._opened:
-            return Moment(round, 0, 0, range(1_000_000), None, round, self._rounds)
+            return Moment(round, 0, 0, range(ANYBODY), None, round, self.rounds)
         session, members = self._opened[round]
         first = min(r for r, (s, _) in self._opened.items() if s == session)
         shift = Shift(round, MEMBERS) if round == first and round else None
-        return Moment(round, session, 0, members, shift, round - first, self._rounds - first)
+        return Moment(round, session, 0, members, shift, round - first, self.rounds - first)
 
     def train(self, client: int, round: int) -> ClientData:
-        """No samples: a node has its own."""
-        nothing = torch.zeros(0, dtype=torch.int64)
-        return ClientData(
-            Pool(nothing, nothing), nothing, nothing, float(self.sizes.get(client, 0))
-        )
-
-    def block(self, client: int, round: int) -> int:
-        """A node has its own data, of which the server knows nothing: they stand."""
-        return 0
-
-    def validation(self, client: int, round: int) -> ClientData | None:
-        return None
-
-    def tests(self, round: int) -> dict[str, ClientData]:
-        return {}
+        return replace(super().train(client, round), count=float(self.sizes.get(client, 0)))
 
     def saved(self) -> dict[str, Any]:
-        rounds = {str(r): [s, list(m)] for r, (s, m) in sorted(self._opened.items())}
-        return {"rounds": rounds, "sizes": {str(m): n for m, n in sorted(self.sizes.items())}}
+        """``sessions`` has an entry where members change, as other worlds have it; ``opened`` the
+        session and the members of every round."""
+        opened = sorted(self._opened.items())
+        changes: list[tuple[int, tuple[int, ...]]] = []
+        for round, (_, members) in opened:
+            if not changes or members != changes[-1][1]:
+                changes.append((round, members))
+        everybody = {0, *self.sizes, *(m for _, members in changes for m in members)}
+        return {
+            "format": 1,
+            "source": "real",
+            "rounds": self.rounds,
+            "members": max(everybody) + 1,
+            "sessions": [{"start": r, "members": [[m, m + 1] for m in ms]} for r, ms in changes],
+            "opened": {str(r): [s, list(m)] for r, (s, m) in opened},
+            "sizes": {str(m): n for m, n in sorted(self.sizes.items())},
+        }
