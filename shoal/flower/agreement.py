@@ -32,8 +32,16 @@ from shoal.rundir import dump_json, dump_yaml, write_text
 from shoal.types import ClientData, Pool
 from shoal.worlds.base import Moment, World
 
-
 # ---- rules of the server ----
+# As version 0.1 called them.
+OLD_RULES = {
+    "settle": "stable-rounds",
+    "enough": "enough-share",
+    "grace": "grace-seconds",
+    "absent-after": "missed-before-gone",
+}
+
+
 @dataclass(frozen=True)
 class Rules:
     """Settings of ``[tool.flwr.app.config]``, in kebab-case there.
@@ -44,9 +52,9 @@ class Rules:
     min_members: below so many members the server waits.
     start_members: so many must be there before the first round.
     deadline: seconds that members have for one order; who is later is cut.
-    enough: once this share of a cohort has replied, the rest has ``grace`` more seconds.
-    settle: a change of members must last so many starts of rounds before it is a new session.
-    absent_after: a member that missed so many deadlines in a row counts as gone.
+    enough_share: once this share of a cohort has replied, the rest has ``grace_seconds`` more.
+    stable_rounds: a change of members must last so many starts of rounds to be a new session.
+    missed_before_gone: a member that missed so many deadlines in a row counts as gone.
     rollback: go back when members report an accuracy that is worse by more than this (0: never).
     upload_factor: an upload may be so many times as long as the model.
     norm_factor: an upload may be so many times as long (2-norm) as the median of its round's.
@@ -58,10 +66,10 @@ class Rules:
     min_members: int = 2
     start_members: int = 2
     deadline: float = 120.0
-    enough: float = 1.0
-    grace: float = 5.0
-    settle: int = 0
-    absent_after: int = 1
+    enough_share: float = 1.0
+    grace_seconds: float = 5.0
+    stable_rounds: int = 0
+    missed_before_gone: int = 1
     rollback: float = 0.1
     upload_factor: float = 4.0
     norm_factor: float = 10.0
@@ -69,17 +77,17 @@ class Rules:
     insecure: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("num_server_rounds", "min_members", "start_members", "absent_after"):
+        for name in ("num_server_rounds", "min_members", "start_members", "missed_before_gone"):
             if getattr(self, name) < 1:
                 raise UserError(f"{kebab(name)} must be a whole number of at least 1")
         for name in ("deadline", "upload_factor", "poll"):
             if not getattr(self, name) > 0:
                 raise UserError(f"{kebab(name)} must be a number above 0")
-        for name in ("settle", "grace", "rollback", "norm_factor"):
+        for name in ("stable_rounds", "grace_seconds", "rollback", "norm_factor"):
             if getattr(self, name) < 0:
                 raise UserError(f"{kebab(name)} must not be negative")
-        if not 0 < self.enough <= 1:
-            raise UserError("enough must be a share above 0 and at most 1")
+        if not 0 < self.enough_share <= 1:
+            raise UserError("enough-share must be a share above 0 and at most 1")
 
     def plain(self) -> dict[str, Any]:
         return {kebab(name): value for name, value in asdict(self).items()}
@@ -89,10 +97,10 @@ def kebab(name: str) -> str:
     return name.replace("_", "-")
 
 
-def rules_from(values: Mapping[str, Any], others: tuple[str, ...] = ()) -> Rules:
-    """Rules from a Flower run config; ``others`` are keys that are somebody else's.
+def rules_from(values: Mapping[str, Any]) -> Rules:
+    """Rules from a Flower run config.
 
-    >>> from_run_config({"num-server-rounds": 3, "deadline": 5}).deadline
+    >>> rules_from({"num-server-rounds": 3, "deadline": 5}).deadline
     5.0
     """
     kinds: dict[str, tuple[str, type]] = {
@@ -100,11 +108,12 @@ def rules_from(values: Mapping[str, Any], others: tuple[str, ...] = ()) -> Rules
     }
     given: dict[str, Any] = {}
     for key, value in values.items():
-        if key in others:
-            continue
+        key = OLD_RULES.get(key, key)
         if key not in kinds:
             raise UserError(f"the run config has no key {key!r}; {suggestion(key, kinds)}")
         name, kind = kinds[key]
+        if name in given:
+            raise UserError(f"the run config has {key} twice, by its old and its new name")
         fits = isinstance(value, kind) or (kind is float and isinstance(value, int))
         if not fits or (isinstance(value, bool) and kind is not bool):
             raise UserError(f"{key} is {value!r}; it must be of type {kind.__name__}")

@@ -46,6 +46,12 @@ def test_new_writes_what_flower_expects(made: Path) -> None:
     assert parts["serverapp"] == "my_club.server_app:app"
     rules = dict(project["tool"]["flwr"]["app"]["config"])
     assert rules.pop("out") == "" and rules_from(rules) == Rules()
+    old = {"settle": 2, "enough": 0.5, "grace": 7, "absent-after": 3}  # of version 0.1
+    assert rules_from(old) == Rules(
+        stable_rounds=2, enough_share=0.5, grace_seconds=7.0, missed_before_gone=3
+    )
+    with pytest.raises(UserError, match="twice"):
+        rules_from({"settle": 2, "stable-rounds": 2})
     agreed = load_agreement(made / "my_club" / "federation.yaml")
     assert agreed.expects.shape == (64,) and agreed.expects.classes == 10
     assert "digits" not in (made / "my_club" / "federation.yaml").read_text()

@@ -158,7 +158,7 @@ def test_session_whose_first_round_fails_still_begins(tmp_path: Path) -> None:
 
 def test_settle_waits_for_a_change_to_last(tmp_path: Path) -> None:
     small = Small(tmp_path)
-    server = small.server(num_server_rounds=6, settle=1)
+    server = small.server(num_server_rounds=6, stable_rounds=1)
     small.after(server, 1, lambda: small.grid.down.add(101))
     small.after(server, 2, lambda: small.grid.down.clear())
     small.after(server, 3, lambda: small.grid.down.add(104))

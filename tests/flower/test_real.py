@@ -55,7 +55,7 @@ def undisturbed(real: Real, members: int, rounds: int) -> tuple[Model, float]:
 
 # Once half of a round's members have replied the others have ``grace`` seconds. On a slow machine
 # that cuts healthy members too; they come back with their late reply, and nothing below minds.
-HURRY = {"deadline": 300.0, "enough": 0.5, "grace": 15.0}
+HURRY = {"deadline": 300.0, "enough-share": 0.5, "grace-seconds": 15.0}
 
 
 def paused_past_the_deadline(real: Real, index: int, round: int, until: int) -> None:

@@ -66,7 +66,7 @@ def played(
     folder: Path, method: Any, secure: Secure | None, loses: Loses = nothing, **more: Any
 ) -> tuple[Server, LosingGrid]:
     folder.mkdir()
-    rules = {"num_server_rounds": 3, "start_members": 5, "absent_after": 9, **more}
+    rules = {"num_server_rounds": 3, "start_members": 5, "missed_before_gone": 9, **more}
     what = replace(agreement(method), secure=secure)
     grid = LosingGrid(loses)
     add_nodes(grid, what, folder, range(5), some_keys(folder, 5))

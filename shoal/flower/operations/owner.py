@@ -9,7 +9,6 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,26 +25,17 @@ from shoal.flower.keys import write_secret
 
 
 # ---- the owner's secrets ----
-@dataclass(frozen=True)
 class Owner:
     """A folder that nobody else can read."""
 
-    folder: Path
-
-    @property
-    def token_file(self) -> Path:
-        """Who sends it may register members and start runs."""
-        return self.folder / "control-token"
-
-    @property
-    def secret_file(self) -> Path:
-        """Who signs with it may take server apps and run them."""
-        return self.folder / "superexec-secret"
-
-    @property
-    def port_file(self) -> Path:
-        """Where the running SuperLink listens to its owner; a new port after every start."""
-        return self.folder / "port"
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        # who sends it may register members and start runs
+        self.token_file = folder / "control-token"
+        # who signs with it may take server apps and run them
+        self.secret_file = folder / "superexec-secret"
+        # where the running SuperLink listens to its owner; a new port after every start
+        self.port_file = folder / "port"
 
     def make(self) -> None:
         """The folder and its secrets, as far as they are missing (as in a folder of shoal 0.1)."""

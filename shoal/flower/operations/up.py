@@ -35,54 +35,21 @@ from shoal.rundir import dump_json, write_text
 # ---- places ----
 
 
-@dataclass(frozen=True)
 class FederationFolder:
     """The directory of ``shoal flower up``."""
 
-    path: Path
-
-    @property
-    def settings(self) -> Path:
-        return self.path / "up.json"
-
-    @property
-    def certificates(self) -> Path:
-        return self.path / "certificates"
-
-    @property
-    def authority(self) -> Path:
-        return self.certificates / "ca.crt"
-
-    @property
-    def owner(self) -> Owner:
-        """Token, secret and port of the SuperLink's inner side."""
-        return Owner(self.path / "owner")
-
-    @property
-    def database(self) -> Path:
-        """The SuperLink's; tokens of running apps are in it."""
-        return self.path / "superlink.db"
-
-    @property
-    def run(self) -> Path:
-        return self.path / "run"
-
-    @property
-    def roster(self) -> Path:
-        return self.run / "roster.json"
-
-    @property
-    def lock(self) -> Path:
-        """Held by the one server that uses the run."""
-        return self.run / LOCK
-
-    @property
-    def logs(self) -> Path:
-        return self.path / "logs"
-
-    @property
-    def superlink_log(self) -> Path:
-        return self.logs / "superlink.log"
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.settings = path / "up.json"
+        self.certificates = path / "certificates"
+        self.authority = self.certificates / "ca.crt"
+        self.owner = Owner(path / "owner")  # token, secret and port of the SuperLink's inner side
+        self.database = path / "superlink.db"  # the SuperLink's; tokens of running apps are in it
+        self.run = path / "run"
+        self.roster = self.run / "roster.json"
+        self.lock = self.run / LOCK  # held by the one server that uses the run
+        self.logs = path / "logs"
+        self.superlink_log = self.logs / "superlink.log"
 
     @property
     def finished(self) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -41,7 +41,7 @@ class NoAnswerError(Exception):
 @dataclass
 class GridEngine:
     """Orders as messages. ``federation`` says whose session has ended; members' memories stay
-    where they are, and the store holds memory_ids for them."""
+    where they are, and the store holds numbers for them."""
 
     transport: Transport
     where: Callable[[int], Address | None]
@@ -68,18 +68,11 @@ class GridEngine:
     def _sent(self, order: Order, sent: dict[int, messages.OrderMessage]) -> dict[int, TrainReply]:
         """Uploads that came in time and are what they should be."""
         self.released()
-        found = self.transport.exchange(self._addressed(sent), TrainReply)
-        done = {c: f for c, f in found.items() if isinstance(f, TrainReply)}
-        refused = self._refused(self.screen.uploads(order, done))
-        good = {c: f for c, f in done.items() if c not in refused}
+        judge = partial(self.screen.uploads, order)
+        good = self.transport.ask(self.where, sent, TrainReply, judge)
         if order.round >= 0:
             self.scores |= {c: (f.accuracy, f.loss) for c, f in good.items() if f.accuracy >= 0}
         return good
-
-    def _refused(self, reasons: dict[int, str]) -> set[int]:
-        for client, reason in sorted(reasons.items()):
-            self.transport.log.refused(client, reason, self.transport.round)
-        return set(reasons)
 
     def _summed(self, order: Order, memory_id: int, secure: Secure) -> Iterator[Results]:
         """Uploads under masks: nothing but their sum is learnt, or nothing at all."""
@@ -110,22 +103,18 @@ class GridEngine:
             m.client: self._frame(order, m, 0, question=name, part=part, payload=payload)
             for m in order.members
         }
-        found = self.transport.exchange(self._addressed(sent), QuestionReply)
-        answers = {c: f for c, f in found.items() if isinstance(f, QuestionReply)}
-        refused = self._refused(self.screen.answers(order, question, payload, answers))
-        silent = (set(sent) - set(answers)) | refused
-        if silent:
+        judge = partial(self.screen.answers, order, question, payload)
+        answers = self.transport.ask(self.where, sent, QuestionReply, judge)
+        if silent := set(sent) - set(answers):
             raise NoAnswerError(silent, len(sent))
         return [answers[client].answer for client in sent]
 
     def score(self, order: Order) -> dict[int, tuple[float, float]]:
         """How the order's model does on members' own validation sets, of those who answer."""
         sent = {m.client: self._frame(order, m, 0, question=SCORE) for m in order.members}
-        found = self.transport.exchange(self._addressed(sent), QuestionReply)
-        answers = {c: f for c, f in found.items() if isinstance(f, QuestionReply)}
-        told = {c: screening.judged(screening.scores, f) for c, f in answers.items()}
-        refused = self._refused({c: reason for c, reason in told.items() if reason})
-        pairs = {c: f.answer.tolist() for c, f in answers.items() if c not in refused}
+        judge = partial(screening.each, screening.scores)
+        answers = self.transport.ask(self.where, sent, QuestionReply, judge)
+        pairs = {c: f.answer.tolist() for c, f in answers.items()}
         return {c: (v[0], v[1]) for c, v in pairs.items() if v[0] >= 0}
 
     def close(self) -> None:
@@ -172,10 +161,6 @@ class GridEngine:
             payload=payload,
             endings=tuple(payload for _, payload in endings.values()),
         )
-
-    def _addressed(self, sent: dict[int, messages.OrderMessage]) -> dict[Address, Any]:
-        pairs = {client: self.where(client) for client in sent}
-        return {place: sent[client] for client, place in pairs.items() if place is not None}
 
     # ---- up ----
     def _results(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -30,7 +31,6 @@ from shoal.flower.messages import (
     UnmaskRequest,
 )
 from shoal.flower.server import screening
-from shoal.flower.server.screening import judged
 from shoal.flower.server.transport import Address, Transport
 
 Reply = TypeVar("Reply")
@@ -66,16 +66,7 @@ class MaskedRound:
         self, sent: dict[int, Down], accept: type[Reply], judge: Callable[[Reply], str]
     ) -> dict[int, Reply]:
         """Replies that came in time and are what they should be."""
-        places = {member: self.where(member) for member in sent}
-        orders = {place: sent[member] for member, place in places.items() if place is not None}
-        found = self.transport.exchange(orders, accept)
-        replies: dict[int, Reply] = {m: f for m, f in found.items() if isinstance(f, accept)}
-        for member, frame in list(replies.items()):
-            reason = judged(judge, frame)
-            if reason:
-                self.transport.log.refused(member, reason, self.transport.round)
-                del replies[member]
-        return replies
+        return self.transport.ask(self.where, sent, accept, partial(screening.each, judge))
 
     def seal(self, members: Sequence[int]) -> SealedRound:
         """The first two exchanges."""

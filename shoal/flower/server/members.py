@@ -161,7 +161,7 @@ class OnlineMembers:
         """Members that did not answer an order in time, or not well."""
         for member in members:
             self.silent[member] = self.silent.get(member, 0) + 1
-            if self.silent[member] >= self.rules.absent_after and member in self.here:
+            if self.silent[member] >= self.rules.missed_before_gone and member in self.here:
                 self._left(member, how)
 
     def heard(self, members: Sequence[int]) -> None:

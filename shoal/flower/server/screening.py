@@ -14,9 +14,8 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 import torch
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key
@@ -47,14 +46,6 @@ from shoal.types import ClientData, Pool, Reduction
 
 # ---- a made-up member ----
 PRETENDED_ROWS = 4  # batch normalisation needs more than one
-
-
-class Pretender(Protocol):
-    """Says what a member would send."""
-
-    def upload(self, order: base.Order) -> Tree: ...
-
-    def answer(self, order: base.Order, question: Callable[..., Tree], payload: Tree) -> Tree: ...
 
 
 class PretendMember:
@@ -104,6 +95,12 @@ def judged(judge: Callable[..., str], *given: object) -> str:
         return f"it cannot be judged ({type(error).__name__}: {shown(error, 120)})"
 
 
+def each(judge: Callable[..., str], found: Mapping[int, object]) -> Reasons:
+    """The reasons of a judge that looks at one reply after the other."""
+    reasons = {member: judged(judge, frame) for member, frame in found.items()}
+    return {member: reason for member, reason in reasons.items() if reason}
+
+
 @dataclass
 class ReplyScreen:
     """Judges the replies of one federation. ``rows`` are what a member declared."""
@@ -111,7 +108,7 @@ class ReplyScreen:
     limits: Limits
     factor: float  # times the median
     rows: Callable[[int], float]
-    pretender: Pretender
+    pretender: PretendMember
     masked: bool = False
     known: dict[str, set[str]] = field(default_factory=dict)  # forms that are right, by what
 
@@ -136,9 +133,9 @@ class ReplyScreen:
         found = {c: judged(self._upload, order, c, f) for c, f in done.items()}
         good = {c: f for c, f in done.items() if not found[c]}
         forms = {c: form((f.stats, f.payloads)) for c, f in good.items()}
-        right = self._right("upload", forms, lambda: self._pretended_upload(order))
-        for client in right.odd:
-            found[client] = "a payload of another form than " + right.whose
+        others, whose = self._right("upload", forms, lambda: self._pretended_upload(order))
+        for client in others:
+            found[client] = "a payload of another form than " + whose
         return {client: reason for client, reason in found.items() if reason}
 
     def _upload(self, order: Order, client: int, done: TrainReply) -> str:
@@ -246,36 +243,30 @@ class ReplyScreen:
         forms = {c: form(f.answer) for c, f in found.items() if not reasons[c]}
         part = order.program.method.index(getattr(question, "__self__"))  # noqa: B009
         what = f"{part}.{question.__name__}"
-        right = self._right(
+        others, whose = self._right(
             what, forms, lambda: form(self.pretender.answer(order, question, payload))
         )
-        for client in right.odd:
-            reasons[client] = "an answer of another form than " + right.whose
+        for client in others:
+            reasons[client] = "an answer of another form than " + whose
         return {client: reason for client, reason in reasons.items() if reason}
 
     def _answer(self, frame: QuestionReply) -> str:
         return self._beside(frame.answer) if finite(frame.answer) else NOT_FINITE
 
-    def _right(self, what: str, forms: dict[int, str], pretend: Callable[[], str]) -> _OddForms:
-        """Who has another form than the method's. The server finds it by playing a member; where a
-        method cannot be played so, the form of most members counts."""
+    def _right(
+        self, what: str, forms: dict[int, str], pretend: Callable[[], str]
+    ) -> tuple[set[int], str]:
+        """Who has another form than the right one, and whose that is. The server finds it by
+        playing a member; where a method cannot be played so, the form of most members counts."""
         known = self.known.setdefault(what, set())
         if len(set(forms.values())) == 1 and set(forms.values()) <= known:
-            return _OddForms(set(), "")
+            return set(), ""
         try:
             right = pretend()
         except Exception:  # a part that needs more than pretended rows
-            return _OddForms(odd(forms), "the others'")
+            return odd(forms), "the others'"
         known.add(right)
-        return _OddForms({c for c, one in forms.items() if one != right}, "this method's")
-
-
-@dataclass(frozen=True)
-class _OddForms:
-    """Who is out of line, and with whose."""
-
-    odd: set[int]
-    whose: str
+        return {c for c, one in forms.items() if one != right}, "this method's"
 
 
 # ---- other replies ----

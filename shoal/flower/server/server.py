@@ -54,7 +54,7 @@ class Server:
         self._lock = hold(self.folder / LOCK)
         self.log = EventLog(self.folder, self.say)
         self.world = LiveWorld(self.rules.num_server_rounds, self.folder)
-        self.sessions = SessionTracker(self.rules.settle)
+        self.sessions = SessionTracker(self.rules.stable_rounds)
         self._begins = False  # a session whose first round was not finished yet
         self.rollback = RollbackRule(self.rules.rollback)
         self._scores: Scores = {}

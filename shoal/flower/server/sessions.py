@@ -20,16 +20,16 @@ from shoal.worlds.base import Moment
 # ---- when a session begins ----
 @dataclass
 class SessionTracker:
-    """A change of members must be seen at ``settle`` further starts of rounds to be a session.
+    """A change of members must be seen at ``stable_rounds`` more starts of rounds to be a session.
 
-    >>> sessions = Sessions(settle=1)
+    >>> sessions = SessionTracker(stable_rounds=1)
     >>> sessions.members_of_round([0, 1])
     ((0, 1), True)
     >>> sessions.members_of_round([0, 1, 2]), sessions.members_of_round([0, 1, 2])
     (((0, 1), False), ((0, 1, 2), True))
     """
 
-    settle: int
+    stable_rounds: int
     current: frozenset[int] = frozenset()  # members of the session
     _changed: frozenset[int] = field(default=frozenset())
     _seen: int = 0
@@ -44,7 +44,7 @@ class SessionTracker:
         self._changed = now
         # before a change has settled, the round is for those of the session who are still here
         left = now & self.current
-        if self._seen > self.settle or not left:
+        if self._seen > self.stable_rounds or not left:
             self.current, self._seen = now, 0
             return tuple(sorted(now)), True
         return tuple(sorted(left)), False

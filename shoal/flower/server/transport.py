@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import httpx
 from flwr.app import Message, RecordDict
@@ -44,6 +45,9 @@ class PulledReply:
     content: RecordDict | None = None
     error: str = ""
     gone: bool = False  # the node, not its answer, is what is missing
+
+
+Kind = TypeVar("Kind")
 
 
 class TooLongError(Exception):
@@ -191,6 +195,24 @@ class Transport:
         sent = zip(ids, pairs, strict=False)
         return {i: _PendingMessage(a, f.nonce, self.round) for i, (a, f) in sent if i}
 
+    def ask(
+        self,
+        where: Callable[[int], Address | None],
+        sent: Mapping[int, Down],
+        accept: type[Kind],
+        judge: Callable[[dict[int, Kind]], Mapping[int, str]],
+    ) -> dict[int, Kind]:
+        """Replies by member that came in time and are what they should be; ``judge`` says of
+        others why not."""
+        places = {member: where(member) for member in sent}
+        orders = {place: sent[m] for m, place in places.items() if place is not None}
+        replies = self.exchange(orders, accept).items()
+        found: dict[int, Kind] = {m: f for m, f in replies if isinstance(f, accept)}
+        reasons = judge(found)
+        for member, reason in sorted(reasons.items()):
+            self.log.refused(member, reason, self.round)
+        return {member: frame for member, frame in found.items() if member not in reasons}
+
     def exchange(
         self,
         orders: Mapping[Address, Down],
@@ -203,13 +225,13 @@ class Transport:
         found: dict[int, Frame] = {}
         total, begun, pause = len(waiting), time.monotonic(), FIRST_LOOK_SECONDS
         until = begun + (self.rules.deadline if deadline is None else deadline)
-        enough = self.rules.enough if enough is None else enough
+        enough = self.rules.enough_share if enough is None else enough
         while waiting:
             for sent, frame in self.take(waiting, accept):
                 found[sent.address.member] = frame
             now = time.monotonic()
             if len(found) >= enough * total and len(found) < total:
-                until = min(until, now + self.rules.grace)
+                until = min(until, now + self.rules.grace_seconds)
             if not waiting or now >= until:
                 break
             time.sleep(min(pause, max(0.0, until - now)))
