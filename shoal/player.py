@@ -68,7 +68,8 @@ class Player:
             config.engine, config.threads, config.workers, config.address
         )
         self.notes = notes_of(self.engine)
-        self.notes.add(*_notes_of_the_plan(plan))
+        # how long batches are padded is not known before members of a real federation are here
+        self.notes.add(*(_notes_of_the_plan(plan) if observed is None else plan.notes))
         self._attributes = Attributes(plan.settings.method.parts)
         if federation is None:
             first = plan.world.at(0)

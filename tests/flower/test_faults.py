@@ -13,13 +13,14 @@ import torch
 
 pytest.importorskip("flwr")
 
-from flower.local_grid import Small, agreement
+from flower.local_grid import Small, agreement, rows_of
 
 from shoal.errors import UserError
 from shoal.flower import messages
 from shoal.flower.agreement import Bounds
 from shoal.flower.messages import TrainReply
 from shoal.flower.node.node import Node
+from shoal.flower.node.own_data import NodeData
 
 
 def scaled(factor: float) -> Callable[[TrainReply], TrainReply]:
@@ -290,3 +291,12 @@ def test_two_servers_do_not_share_a_directory(tmp_path: Path) -> None:
         small.server()
     first.play()
     assert small.server(num_server_rounds=3).federation.round == 3
+
+
+def test_members_of_other_sizes_are_padded_to_the_largest(tmp_path: Path) -> None:
+    """The server learns of sizes with the first members, long after it was made."""
+    small = Small(tmp_path, members=3)
+    small.grid.nodes[101].data = NodeData(rows_of(1, 9), None)
+    server = small.server(num_server_rounds=1)
+    server.play()
+    assert server.settings.pad == server.world.pad == 12
