@@ -15,6 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from shoal.cohort import choose_cohort
 from shoal.config.build import Plan
+from shoal.context import Round
 from shoal.engines.batches import epoch_order
 from shoal.federation import Federation
 from shoal.orders import make_order
@@ -33,7 +34,7 @@ def fedavg(plan: Plan) -> Model:
     for round in range(world.rounds):
         moment = world.at(round)
         cohort = choose_cohort(settings, moment)
-        order = make_order(federation, settings, moment, 0, [Job(c) for c in cohort])
+        order = make_order(Round(federation, settings, moment), 0, [Job(c) for c in cohort])
         mean, total = {name: torch.zeros_like(t) for name, t in server.items()}, 0.0
         for client in cohort:
             data = world.train(client, round)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
@@ -12,13 +12,12 @@ from torch import Tensor
 from shoal.engines.client_round import Program
 from shoal.guard import Guard
 from shoal.method import Method
-from shoal.part import Part
 from shoal.rows_mixed import mixes_rows
 from shoal.store import ClientStore
 from shoal.task import Task
 from shoal.tree import Tree
 from shoal.types import LastBatch, Model
-from shoal.view import ServerView, Verbs
+from shoal.view import ServerView
 from shoal.worlds.base import Drifting, Moment, World
 
 Rates = Callable[[Moment], tuple[float, ...]]
@@ -134,11 +133,10 @@ class Federation:
             self.round,
         )
 
-    def restore(self, snapshot: Federation) -> None:
-        """Go back to a snapshot, which stays as it is."""
-        again = snapshot.snapshot()
+    def become(self, other: Federation) -> None:
+        """Take over the state of another one, which nobody uses from here on."""
         for each in fields(self):
-            setattr(self, each.name, getattr(again, each.name))
+            setattr(self, each.name, getattr(other, each.name))
 
 
 def blank_view(
@@ -162,60 +160,3 @@ def blank_view(
         classes=moment.classes,
         **more,
     )
-
-
-def part_view(
-    federation: Federation,
-    settings: Settings,
-    moment: Moment,
-    k: int,
-    i: int,
-    cohort: Sequence[int] = (),
-    verbs: Verbs | None = None,
-) -> ServerView:
-    """The view of part ``i`` on model ``k``; with verbs, it can reach clients."""
-    return blank_view(
-        settings,
-        federation.models[k],
-        federation.initial.theta,
-        moment,
-        settings.rates(moment)[0],
-        state=federation.servers[k][i] if k < len(federation.servers) else (),
-        cohort=tuple(cohort),
-        verbs=verbs,
-        models=tuple(federation.models),
-        initial_stats=federation.initial.stats,
-    )
-
-
-def last_models(
-    federation: Federation, settings: Settings, moment: Moment
-) -> Callable[[], Iterator[Tensor]] | None:
-    """Reads what every present member trained last, for measures; None where no part keeps it,
-    where members keep it themselves, and where several models would each need one."""
-    keepers = [
-        (i, p)
-        for i, p in enumerate(settings.method.parts)
-        if type(p).last_model is not Part.last_model
-    ]
-    if not keepers or settings.elsewhere or len(federation.models) > 1:
-        return None
-    i, keeper = keepers[0]
-
-    def read() -> Iterator[Tensor]:
-        for member in moment.members:
-            kept = federation.store.get(member, 0)
-            memory = None if kept is None else kept[i]
-            last = None if memory is None else keeper.last_model(memory)
-            yield federation.initial.theta if last is None else last
-
-    return read
-
-
-def set_state(federation: Federation, k: int, i: int, state: Tree) -> None:
-    states = federation.servers[k]
-    federation.servers[k] = (*states[:i], state, *states[i + 1 :])
-
-
-def filling(settings: Settings, slot: str) -> list[tuple[int, Part]]:
-    return [(i, p) for i, p in enumerate(settings.method.parts) if p.fills(slot)]

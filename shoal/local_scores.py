@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from shoal import tree
+from shoal.context import Round
 from shoal.engines.api import Engine
 from shoal.engines.client_round import Program
 from shoal.federation import Federation, Settings
@@ -19,7 +20,7 @@ from shoal.metrics.evaluate import pooled_scores
 from shoal.metrics.rows import evaluate_own
 from shoal.metrics.spread import spread
 from shoal.orders import make_order
-from shoal.reach import server_view
+from shoal.reach import calls
 from shoal.scores import scored_rows, served_each
 from shoal.types import Job, Model
 from shoal.worlds.base import Moment
@@ -72,12 +73,13 @@ def _trained(
     before: Sequence[Model],
 ) -> list[Model]:
     """Every member's model after its local training in this round."""
-    jobs = _one_job_each(federation, settings, moment, engine, members, before)
+    round = Round(federation, settings, moment, engine, tuple(members))
+    jobs = _one_job_each(round, members, before)
     server = settings.method.only("serve")
     personal = server is not None and server.fills("memory")
     found: dict[int, Model] = {}
     for k in sorted({job.model for job in jobs}):
-        order = make_order(federation, settings, moment, k, [j for j in jobs if j.model == k])
+        order = make_order(round, k, [j for j in jobs if j.model == k])
         for results in engine.train(order):
             for row, client in enumerate(results.clients):
                 model = Model(order.model.theta + results.delta[row], results.stats[row])
@@ -90,22 +92,14 @@ def _trained(
     return [found[client] for client in members]
 
 
-def _one_job_each(
-    federation: Federation,
-    settings: Settings,
-    moment: Moment,
-    engine: Engine,
-    members: Sequence[int],
-    before: Sequence[Model],
-) -> list[Job]:
+def _one_job_each(round: Round, members: Sequence[int], before: Sequence[Model]) -> list[Job]:
     """What every member would train: of several models the one that it is served."""
-    router = settings.method.only("route")
+    router, federation = round.only("route"), round.federation
     if router is None:
         return [Job(client) for client in members]
-    index = settings.method.index(router)
-    view = server_view(federation, settings, moment, 0, index, engine, tuple(members))
+    i, part = router
     wanted = dict(zip(members, before, strict=True))
-    jobs = [job for job in router.route(view) if job.client in wanted]
+    jobs = [job for job in part.route(calls(round, i)) if job.client in wanted]
     # the served model's job first, then any; of equals the first, which is the lower concept
     jobs.sort(key=lambda j: federation.models[j.model].theta is not wanted[j.client].theta)
     chosen: dict[int, Job] = {}

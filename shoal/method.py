@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 from shoal.errors import UserError
@@ -31,9 +32,9 @@ class Method:
     def __post_init__(self) -> None:
         for part in self.parts:
             _check_names(part)
-        for slot, rule in SLOTS.items():
-            if rule is Rule.ONE:
-                _check_single(slot, self.fillers(slot))
+        for name, slot in SLOTS.items():
+            if slot.rule is Rule.ONE:
+                _check_single(name, self.fillers(name))
         setters = [p for p in self.parts if p.sets_rate]
         if len(setters) > 1:
             raise UserError(
@@ -49,6 +50,17 @@ class Method:
 
     def fillers(self, slot: str) -> list[Part]:
         return [part for part in self.parts if part.fills(slot)]
+
+    @cached_property
+    def _numbered(self) -> dict[str, tuple[tuple[int, Part], ...]]:
+        return {
+            slot: tuple((i, p) for i, p in enumerate(self.parts) if p.fills(slot)) for slot in SLOTS
+        }
+
+    def numbered(self, slot: str) -> tuple[tuple[int, Part], ...]:
+        """The parts that fill a slot, with their numbers in the method; looked up once, since a
+        round asks for every client."""
+        return self._numbered[slot]
 
     def fills(self, slot: str) -> bool:
         return any(part.fills(slot) for part in self.parts)

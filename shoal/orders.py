@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
+from shoal.context import Round
 from shoal.engines.api import Member, Order
 from shoal.engines.client_round import Program
-from shoal.federation import Federation, Settings, part_view
+from shoal.federation import Federation
 from shoal.lone_rows import check_client
 from shoal.tree import Tree
 from shoal.types import ClientData, Job, Model
@@ -26,25 +27,18 @@ def bounded(batch: int, largest: int) -> int:
     return batch if batch <= max(LONG, largest) else largest
 
 
-def make_order(
-    federation: Federation,
-    settings: Settings,
-    moment: Moment,
-    k: int,
-    jobs: Sequence[Job],
-    summed: bool = False,
-) -> Order:
-    """What goes down, to whom; ``summed`` says that nobody will look at a single delta."""
+def make_order(round: Round, k: int, jobs: Sequence[Job], summed: bool = False) -> Order:
+    """What goes down with model ``k``, to whom; ``summed`` says that no single delta will be looked
+    at."""
+    federation, settings, moment = round.federation, round.settings, round.moment
     cohort = tuple(job.client for job in jobs)
     theta, payloads = federation.models[k].theta, []
     for i, part in enumerate(settings.method.parts):
         payload: Tree = ()
         if part.fills("broadcast"):
-            view = part_view(federation, settings, moment, k, i, cohort)
-            theta, payload = part.broadcast(view, theta)
+            theta, payload = part.broadcast(round.view(i, k, cohort), theta)
         payloads.append(payload)
-    model = Model(theta, federation.models[k].stats)
-    members = tuple([make_member(federation, settings, moment, job) for job in jobs])
+    members = tuple([make_member(round, job) for job in jobs])
     batch = settings.batch
     if batch is not None and batch > LONG:
         rows = max([len(member.train) for member in members], default=0)
@@ -53,11 +47,11 @@ def make_order(
         check_client(settings, member.client, moment.round, len(member.train))
     return Order(
         program=settings.program,
-        model=model,
+        model=Model(theta, federation.models[k].stats),
         initial=federation.initial.theta,
         sent=tuple(payloads),
         members=members,
-        rates=settings.rates(moment),
+        rates=round.lr_per_epoch,
         seed=settings.seed,
         round=moment.key,
         session=moment.session,
@@ -68,24 +62,23 @@ def make_order(
         uniform=settings.uniform,
         summed=summed,
         last_batch=settings.last_batch,
+        ends=tuple(endings_of(federation, k).items()) if settings.elsewhere else (),
     )
 
 
-def make_member(federation: Federation, settings: Settings, moment: Moment, job: Job) -> Member:
+def make_member(round: Round, job: Job) -> Member:
     """A client's data and memories for this round."""
-    client, world = job.client, settings.world
+    settings, now = round.settings, round.moment.round
+    client, world, cap = job.client, settings.world, settings.cap(job.client)
+    memories = round.federation.store.get(client, job.model)
     if settings.elsewhere:  # the store holds numbers; the memories themselves are the client's
-        numbers = federation.store.get(client, job.model)
-        train = world.train(client, moment.round)
-        return Member(client, train, None, numbers, settings.cap(client))
-    memories = federation.store.get(client, job.model)
-    if federation.endings:
-        memories = _caught_up(federation, settings, job, memories)
-    train = with_memories(settings.program, memories, _training_data(world, moment, job))
-    validation = None
-    if settings.program.needs_validation:
-        validation = world.validation(client, moment.round)
-    return Member(client, train, validation, memories, settings.cap(client))
+        return Member(client, world.train(client, now), None, memories, cap)
+    if round.federation.endings:
+        memories = _caught_up(round, job, memories)
+    train = with_memories(settings.program, memories, _training_data(world, round.moment, job))
+    wanted = settings.program.needs_validation
+    validation = world.validation(client, now) if wanted else None
+    return Member(client, train, validation, memories, cap)
 
 
 def _training_data(world: World, moment: Moment, job: Job) -> ClientData:
@@ -98,9 +91,10 @@ def _training_data(world: World, moment: Moment, job: Job) -> ClientData:
 
 
 def _caught_up(
-    federation: Federation, settings: Settings, job: Job, memories: tuple[Tree, ...] | None
+    round: Round, job: Job, memories: tuple[Tree, ...] | None
 ) -> tuple[Tree, ...] | None:
     """The client's memories, after the client half of a ``session_end`` it has not seen yet."""
+    federation, settings = round.federation, round.settings
     mine, key = endings_of(federation, job.model), (job.client, job.model)
     latest = max((number for number, _ in mine.values()), default=0)
     # a client that never trained this model has no end to catch up with

@@ -7,10 +7,10 @@ slot combine.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from torch import Tensor
 
@@ -33,43 +33,52 @@ class Rule(StrEnum):
     EACH = "each"  # every part looks after its own state
 
 
-SLOTS: dict[str, Rule] = {
-    "transform_task": Rule.CHAIN,
-    "init_bank": Rule.ONE,
-    "session_end": Rule.EACH,
-    "member_end": Rule.EACH,
-    "session_start": Rule.ONE,
-    "begin": Rule.EACH,
-    "regroup": Rule.ONE,
-    "ask": Rule.EACH,
-    "route": Rule.ONE,
-    "travels": Rule.PRODUCT,
-    "broadcast": Rule.CHAIN,
-    "data": Rule.CHAIN,
-    "client_start": Rule.CHAIN,
-    "batch": Rule.CHAIN,
-    "terms": Rule.SUM,
-    "grad": Rule.WRAP,
-    "rate": Rule.PRODUCT,
-    "step": Rule.ONE,
-    "after_step": Rule.CHAIN,
-    "after_epoch": Rule.CHAIN,
-    "stop": Rule.ANY,
-    "client_end": Rule.EACH,
-    "upload": Rule.CHAIN,
-    "aggregate": Rule.ONE,
-    "server_rate": Rule.PRODUCT,
-    "server_step": Rule.ONE,
-    "anchor": Rule.CHAIN,
-    "notice": Rule.ANY,
-    "serve": Rule.ONE,
-    "report": Rule.EACH,
+class Slot(NamedTuple):
+    """How the fillers of a slot combine, and where they run."""
+
+    rule: Rule
+    side: Literal["client", "server"]
+
+
+SLOTS: dict[str, Slot] = {
+    "transform_task": Slot(Rule.CHAIN, "client"),
+    "init_bank": Slot(Rule.ONE, "server"),
+    "session_end": Slot(Rule.EACH, "server"),
+    "member_end": Slot(Rule.EACH, "client"),
+    "session_start": Slot(Rule.ONE, "server"),
+    "begin": Slot(Rule.EACH, "server"),
+    "regroup": Slot(Rule.ONE, "server"),
+    "ask": Slot(Rule.EACH, "server"),
+    "route": Slot(Rule.ONE, "server"),
+    "travels": Slot(Rule.PRODUCT, "server"),
+    "broadcast": Slot(Rule.CHAIN, "server"),
+    "data": Slot(Rule.CHAIN, "client"),
+    "client_start": Slot(Rule.CHAIN, "client"),
+    "batch": Slot(Rule.CHAIN, "client"),
+    "terms": Slot(Rule.SUM, "client"),
+    "grad": Slot(Rule.WRAP, "client"),
+    "rate": Slot(Rule.PRODUCT, "client"),
+    "step": Slot(Rule.ONE, "client"),
+    "after_step": Slot(Rule.CHAIN, "client"),
+    "after_epoch": Slot(Rule.CHAIN, "client"),
+    "stop": Slot(Rule.ANY, "client"),
+    "client_end": Slot(Rule.EACH, "client"),
+    "upload": Slot(Rule.CHAIN, "client"),
+    "aggregate": Slot(Rule.ONE, "server"),
+    "server_rate": Slot(Rule.PRODUCT, "server"),
+    "server_step": Slot(Rule.ONE, "server"),
+    "anchor": Slot(Rule.CHAIN, "server"),
+    "notice": Slot(Rule.ANY, "server"),
+    "serve": Slot(Rule.ONE, "server"),
+    "report": Slot(Rule.EACH, "server"),
 }
+# What a client's part may define: its slots, and its states.
 CLIENT_SLOTS = (
-    "transform_task", "member_end", "data", "client_start", "batch", "terms", "grad", "rate",
-    "step", "after_step", "after_epoch", "stop", "client_end", "upload", "memory", "scratch",
+    *(name for name, slot in SLOTS.items() if slot.side == "client"),
+    "memory",
+    "scratch",
     "noise_shapes",
-)  # fmt: skip
+)
 STATES = ("server_state", "memory", "scratch", "step_state", "noise_shapes")
 
 
@@ -312,3 +321,30 @@ class Part:
             if f.name != "on" and getattr(self, f.name) != f.default
         ]
         return f"{type(self).__name__}({', '.join(shown)})"
+
+
+# How the answer of one more filler joins the value so far. ``SUM`` and ``EACH`` are not here: terms
+# are added inside the loss (client_round.py), and states are each part's own.
+_JOIN: dict[Rule, Callable[[Any, Any], Any]] = {
+    Rule.CHAIN: lambda value, found: found,
+    Rule.WRAP: lambda value, found: found,
+    Rule.ONE: lambda value, found: found,
+    Rule.PRODUCT: lambda value, found: value * found,
+    Rule.ANY: lambda value, found: value | found,
+}
+
+
+def combine(
+    slot: str,
+    fillers: Iterable[tuple[int, Part]],
+    call: Callable[[int, Part, Any], Any],
+    value: Any,
+) -> Any:
+    """``call(i, part, value so far)`` of every filler of a slot, joined as the slot's rule says.
+
+    Without fillers it is the value as it came.
+    """
+    join = _JOIN[SLOTS[slot].rule]
+    for i, part in fillers:
+        value = join(value, call(i, part, value))
+    return value

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from shoal import tree
 from shoal.config.build import Plan
+from shoal.context import Round
 from shoal.engines.api import Engine
 from shoal.engines.choose import make_engine
 from shoal.engines.client_round import Program
@@ -197,7 +198,7 @@ class Player:
         federation, once = self.federation, 0
         if federation.paid:
             last = self.plan.world.at(max(0, federation.round - 1))
-            once = once_bytes(federation, self.settings, last)
+            once = once_bytes(Round(federation, self.settings, last))
         return {
             "clients": len({*federation.store.clients(), *federation.paid}),
             "client_bytes": federation.store.nbytes() + once * len(federation.paid),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -11,22 +11,17 @@ from torch import Tensor
 from shoal import tree
 from shoal.accumulate import Accumulator
 from shoal.cohort import choose_cohort
+from shoal.context import Round
 from shoal.engines.api import Engine
-from shoal.federation import (
-    Federation,
-    Settings,
-    filling,
-    last_models,
-    part_view,
-    set_state,
-)
+from shoal.federation import Federation, Settings
 from shoal.orders import make_order
-from shoal.reach import server_view
-from shoal.stretch import change_of_stretch
+from shoal.part import Part
+from shoal.reach import calls
+from shoal.stretch import change_session
 from shoal.tree import Tree
 from shoal.types import Job, Model, Rejected
 from shoal.view import ServerView
-from shoal.wire import Spent, bytes_down, bytes_up
+from shoal.wire import Spent, bytes_down, bytes_up, lacks_once
 from shoal.worlds.base import Moment
 
 
@@ -86,148 +81,114 @@ def play_round(
     engine: Engine,
     before: Moment | None = None,
 ) -> RoundReport:
-    """Change of stretch, cohort, training, aggregation, server step.
+    """Change of session, cohort, training, aggregation, server step.
 
-    An attempt below quorum changes nothing but the report, where its costs stay; nor does a round
-    whose attempts all failed.
+    All of it happens on copies of the federation, and the copy of the attempt that reached quorum
+    takes its place. So a failed attempt changes nothing but the report, where its costs stay, and
+    what clients were sent.
     """
-    report, begin = RoundReport(), federation.snapshot()
-    changes = moment.shift is not None or federation.noticed
-    change_of_stretch(federation, settings, moment, engine, before, report.probing)
-    changed = federation.snapshot() if changes else begin
+    report = RoundReport()
+    round = Round(federation, settings, moment, engine, spent=report.probing)
+    if moment.shift is not None or federation.noticed:
+        round = round.attempt(())
+        change_session(round, before)
     for attempt in range(settings.guard.retries + 1):
         report.attempts = attempt + 1
-        report.cohort = choose_cohort(settings, moment, attempt)
         report.probing.next_attempt()
-        _regroup(federation, settings, moment, engine, report)
-        _put_questions(federation, settings, moment, engine, report)
-        if _train_and_step(federation, settings, moment, engine, report):
-            report.abandoned = False
+        trial = round.attempt(choose_cohort(settings, moment, attempt))
+        report.cohort = trial.cohort
+        _regroup(trial)
+        _ask(trial)
+        if _train_and_step(trial, report):
+            federation.become(trial.federation)
             return report
-        report.abandoned = True
-        changed.paid = federation.paid  # what was sent was sent; all else is as before the attempt
-        federation.restore(changed)
-    federation.restore(begin)
+        round.federation.paid = trial.federation.paid  # what was sent was sent
+    report.abandoned = True
+    federation.paid = round.federation.paid
     return report
 
 
 # ---- before training ----
-def _regroup(
-    federation: Federation,
-    settings: Settings,
-    moment: Moment,
-    engine: Engine,
-    report: RoundReport,
-) -> None:
+def _regroup(round: Round) -> None:
     """Lets the one part that keeps the bank add models or replace them."""
-    part = settings.method.only("regroup")
-    if part is None:
-        return
-    index = settings.method.index(part)
-    view = server_view(
-        federation, settings, moment, 0, index, engine, report.cohort, report.probing
-    )
-    models, state = part.regroup(view)
-    federation.regrouped(settings, models, moment, view.rate)
-    set_state(federation, 0, index, state)
+    for i, part in round.filling("regroup"):
+        models, state = part.regroup(calls(round, i))
+        round.regroup(models)
+        round.update(i, 0, state)
 
 
-def _put_questions(
-    federation: Federation,
-    settings: Settings,
-    moment: Moment,
-    engine: Engine,
-    report: RoundReport,
-) -> None:
-    for k in range(len(federation.models)):
-        for i, part in enumerate(settings.method.parts):
-            if part.fills("ask"):
-                view = server_view(
-                    federation, settings, moment, k, i, engine, report.cohort, report.probing
-                )
-                set_state(federation, k, i, part.ask(view))
+def _ask(round: Round) -> None:
+    for k in range(len(round.federation.models)):
+        for i, part in round.filling("ask"):
+            round.update(i, k, part.ask(calls(round, i, k)))
 
 
-def _jobs(
-    federation: Federation,
-    settings: Settings,
-    moment: Moment,
-    engine: Engine,
-    report: RoundReport,
-) -> Sequence[Job]:
-    router = settings.method.only("route")
+def _jobs(round: Round) -> Sequence[Job]:
+    """Who trains which model."""
+    router = round.only("route")
     if router is None:
-        return [Job(client) for client in report.cohort]
-    index = settings.method.index(router)
-    return router.route(
-        server_view(federation, settings, moment, 0, index, engine, report.cohort, report.probing)
-    )
+        return [Job(client) for client in round.cohort]
+    i, part = router
+    return part.route(calls(round, i))
 
 
 # ---- training, aggregation, server step ----
-def _train_and_step(
-    federation: Federation,
-    settings: Settings,
-    moment: Moment,
-    engine: Engine,
-    report: RoundReport,
-) -> bool:
+class Trained(NamedTuple):
+    """What came back for one model: the sums, what each client keeps, and the vector sent."""
+
+    model: int
+    total: Accumulator
+    memories: list[tuple[int, tuple[Tree, ...]]]  # by client
+    sent: Tensor
+
+
+def _train_and_step(round: Round, report: RoundReport) -> bool:
     """Everything after the questions; False below quorum."""
-    jobs = _jobs(federation, settings, moment, engine, report)
-    staged: list[tuple[int, Accumulator, Tensor]] = []
-    memories: list[tuple[int, int, tuple[Tree, ...]]] = []
-    for k in range(len(federation.models)):
+    jobs = _jobs(round)
+    found: list[Trained] = []
+    for k in range(len(round.federation.models)):
         mine = [job for job in jobs if job.model == k]
         if mine:
-            total, sent = _train_model(
-                federation, settings, moment, engine, k, mine, report, memories
-            )
-            staged.append((k, total, sent))
-    accepted = {c for _, total, _ in staged for c in total.clients}
-    if len(accepted) < settings.guard.needed(len({job.client for job in jobs})):
+            found.append(_train_model(round, k, mine, report))
+    accepted = {client for trained in found for client in trained.total.clients}
+    if len(accepted) < round.settings.guard.needed(len({job.client for job in jobs})):
         return False
-    for client, k, kept in memories:
-        federation.store.put(client, k, kept)
+    for trained in found:
+        for client, kept in trained.memories:
+            round.federation.store.put(client, trained.model, kept)
     report.accepted = tuple(sorted(accepted))
-    report.clients = [ClientReport(k, *row) for k, t, _ in staged for row in t.work()]
-    for k, total, sent in staged:
-        if total.clients:
-            _server_step(federation, settings, moment, k, total, sent, report)
+    report.clients = [ClientReport(t.model, *row) for t in found for row in t.total.work()]
+    for trained in found:
+        if trained.total.clients:
+            _server_step(round, trained, report)
     return True
 
 
-def _train_model(
-    federation: Federation,
-    settings: Settings,
-    moment: Moment,
-    engine: Engine,
-    k: int,
-    jobs: Sequence[Job],
-    report: RoundReport,
-    memories: list[tuple[int, int, tuple[Tree, ...]]],
-) -> tuple[Accumulator, Tensor]:
+def _train_model(round: Round, k: int, jobs: Sequence[Job], report: RoundReport) -> Trained:
     """Broadcast one model, train it, add up what comes back."""
-    order = make_order(federation, settings, moment, k, jobs, summed=_summed(settings))
-    model = order.model
+    federation, settings = round.federation, round.settings
+    order = make_order(round, k, jobs, summed=_summed(settings))
+    model, memories = order.model, list[tuple[int, tuple[Tree, ...]]]()
     total = Accumulator(
         settings.method, model.theta.numel(), model.stats.numel(), federation.models[k].theta
     )
     expected, seen = {job.client for job in jobs}, set[int]()
-    for results in engine.train(order):
+    for results in round.engine.train(order):
         keep, norms, rejected = settings.guard.screen(results, expected, model.theta.numel(), seen)
         report.rejected += rejected
         total.add(results, keep, norms, settings.uniform)
         if tree.leaves(results.memories):
             # copies, not views: a view would keep the whole chunk alive for one client
             rows = tree.unstack(results.memories)
-            memories += [(results.clients[row], k, rows[row]) for row in keep]
+            memories += [(results.clients[row], rows[row]) for row in keep]
         report.bytes_up += bytes_up(settings, results)
-    report.bytes_down += bytes_down(federation, settings, k, order, report.probing)
+    report.bytes_down += bytes_down(round, k, order, report.probing)
+    federation.paid.update(dict.fromkeys(lacks_once(round, k, order), order.stage))
     report.steps += total.steps
     report.samples += total.samples
     report.epochs += tuple(total.epochs)
     report.norms += tuple(total.norms)
-    return total, model.theta
+    return Trained(k, total, memories, model.theta)
 
 
 def _summed(settings: Settings) -> bool:
@@ -236,57 +197,60 @@ def _summed(settings: Settings) -> bool:
     return settings.guard.norm is None and not alone
 
 
-def _server_step(
-    federation: Federation,
-    settings: Settings,
-    moment: Moment,
-    k: int,
-    total: Accumulator,
-    sent: Tensor,
-    report: RoundReport,
-) -> None:
+def _server_step(round: Round, trained: Trained, report: RoundReport) -> None:
     """aggregate, server_rate, server_step, anchor, notice, report."""
-    method, uploads = settings.method, total.uploads()
+    k, total, _, sent = trained
+    federation, uploads = round.federation, total.uploads()
 
     def view(i: int) -> ServerView:
-        base = part_view(federation, settings, moment, k, i, total.clients)
-        return replace(base, uploads=replace(uploads, payload=total.payload(i)), sent=sent)
+        own = replace(uploads, payload=total.payload(i))
+        return round.view(i, k, total.clients, uploads=own, sent=sent)
 
-    aggregator = method.only("aggregate")
-    delta = uploads.delta
-    if aggregator is not None:
-        delta = aggregator.aggregate(view(method.index(aggregator)))
-        uploads = replace(uploads, delta=delta)
-    factor: float | Tensor = 1.0
-    for i, part in filling(settings, "server_rate"):
-        factor = factor * part.server_rate(view(i))
-    stepper = method.only("server_step")
+    delta: Tensor = round.run(
+        "aggregate", lambda i, part, _: part.aggregate(view(i)), uploads.delta
+    )
+    uploads = replace(uploads, delta=delta)
+    factor: float | Tensor = round.run(
+        "server_rate", lambda i, part, _: part.server_rate(view(i)), 1.0
+    )
+    stepper = round.only("server_step")
     if stepper is None:
         # the server steps from the bank; with nothing in between this is the mean of the models
         plain = isinstance(factor, float) and factor == 1
         theta = federation.models[k].theta + (delta if plain else factor * delta)
     else:
-        i = method.index(stepper)
-        theta, state = stepper.server_step(view(i), delta, factor)
-        set_state(federation, k, i, state)
-    for i, part in filling(settings, "anchor"):
+        i, part = stepper
+        theta, state = part.server_step(view(i), delta, factor)
+        round.update(i, k, state)
+
+    def anchored(i: int, part: Part, theta: Tensor) -> Tensor:
         theta, state = part.anchor(view(i), theta)
-        set_state(federation, k, i, state)
+        round.update(i, k, state)
+        return theta
+
+    theta = round.run("anchor", anchored, theta)
     stats = total.stats / total.total if total.stats.numel() else federation.models[k].stats
     federation.models[k] = Model(theta, stats)
-    for i, part in filling(settings, "notice"):
+
+    def noticed(i: int, part: Part, _: bool) -> bool:
         found, state = part.notice(view(i))
-        set_state(federation, k, i, state)
-        report.noticed = report.noticed or found
+        round.update(i, k, state)
+        return found
+
+    report.noticed = round.run("notice", noticed, report.noticed)
     federation.noticed = federation.noticed or report.noticed
+    _collect_figures(round, k, view, report)
+
+
+def _collect_figures(
+    round: Round, k: int, view: Callable[[int], ServerView], report: RoundReport
+) -> None:
+    """What parts report of a model, after the server step."""
+    method, several = round.settings.method, len(round.federation.models) > 1
     banks = (method.only("init_bank"), method.only("regroup"))
-    last = last_models(federation, settings, moment)
-    for i, part in filling(settings, "report"):
+    last = round.last_models()
+    for i, part in round.filling("report"):
         # a part that keeps the bank speaks of all models at once
-        prefix = "" if len(federation.models) == 1 or part in banks else f"model_{k}."
-        report.figures.update(
-            {
-                prefix + name: value
-                for name, value in part.report(replace(view(i), last_models=last)).items()
-            }
-        )
+        prefix = f"model_{k}." if several and part not in banks else ""
+        found = part.report(replace(view(i), last_models=last))
+        report.figures.update({prefix + name: value for name, value in found.items()})

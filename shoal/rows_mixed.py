@@ -24,10 +24,10 @@ def mixes_rows(task: Task, world: World) -> bool:
     data = world.train(int(first), 0)
     if len(data) == 0:
         return False
-    places = torch.arange(ROWS) % len(data)
+    places = torch.arange(ROWS, device=data.rows.device) % len(data)
     x, y = data.pool.x[data.rows[places]], data.labels[places]
-    weight = torch.cat([torch.ones(ROWS), torch.zeros(ROWS)]).to(task.dtype)
-    model = task.initial(0)
+    weight = torch.cat([torch.ones(ROWS), torch.zeros(ROWS)]).to(x.device, task.dtype)
+    model = task.initial(0).to(x.device)
     found = []
     for padding in (x[:1].expand_as(x), _others(data.pool.x, x)):
         batch = Batch(torch.cat([x, padding]), torch.cat([y, y]), weight)
@@ -45,7 +45,7 @@ def _others(pool: Tensor, x: Tensor) -> Tensor:
     differ = (pool != x[:1]).flatten(1).any(1).nonzero().squeeze(1)
     if not len(differ):
         return x
-    return pool[differ[torch.arange(len(x)) % len(differ)]]
+    return pool[differ[torch.arange(len(x), device=x.device) % len(differ)]]
 
 
 __all__ = ["mixes_rows"]

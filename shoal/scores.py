@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from shoal.asked_ahead import AskedAhead
+from shoal.context import Round
 from shoal.engines.api import Engine
 from shoal.engines.loop import Loop
-from shoal.federation import Federation, Settings, part_view
+from shoal.federation import Federation, Settings
 from shoal.metrics.evaluate import Scores, mean_scores, pooled_scores
 from shoal.metrics.named import measured
 from shoal.metrics.rows import evaluate_each, evaluate_own, evaluate_sets, row_scores
 from shoal.metrics.spread import spread
-from shoal.reach import Reach
+from shoal.reach import BatchedCalls, ServerCalls
 from shoal.types import ClientData, Model
 from shoal.worlds.base import Moment
 from shoal.worlds.own_tests import Own, own_rows, own_rows_0_1
@@ -47,8 +47,8 @@ def served_each(
         return [model] * len(clients)
     index = settings.method.index(part)
     members = tuple([client for client in clients if client is not None])
-    reach = Reach(federation, settings, moment, engine or Loop(), 0, index)
-    view = part_view(federation, settings, moment, 0, index, (), AskedAhead(reach, members))
+    round = Round(federation, settings, moment, engine or Loop())
+    view = round.view(index, verbs=BatchedCalls(ServerCalls(round, 0), members))
     out = []
     for client in clients:
         memories = federation.store.get(client, 0) if client is not None else None

@@ -71,14 +71,14 @@ def finder(folder: Path, shards: dict[str, str], device: str) -> Callable[[str],
         try:
             if _file_sha(path) != checksum:
                 raise CorruptError(f"has a wrong checksum in {name}")
-            file: Any = safe_open(path, framework="pt", device=device)
+            file: Any = safe_open(path, framework="pt")
         except (OSError, SafetensorError):
             raise CorruptError(f"cannot be read in {name}") from None
         where.update(dict.fromkeys(file.keys(), file))
 
     def find(name: str) -> Tensor:
         tensor: Tensor = where[name].get_tensor(name)
-        return tensor.clone()  # so that no file stays mapped behind it
+        return tensor.to(device, copy=True)  # so that no file stays mapped behind it
 
     return find
 

@@ -76,6 +76,7 @@ class ModuleTask:
     dtype: torch.dtype = torch.float32
     lone_layer: str | None = None  # a normalisation that a batch of one row leaves without variance
     shape: tuple[int, ...] | None = None  # of one sample of the data, where that is known
+    autocast: torch.dtype | None = None  # what layers compute in, where not in ``dtype``
     module: nn.Module = field(init=False, repr=False, compare=False)
     plain: dict[str, Tensor] = field(init=False, repr=False, compare=False)
     # second names of tied tensors, and their first
@@ -142,12 +143,25 @@ class ModuleTask:
         )
 
     def forward(self, theta: Tensor, batch: Batch, stats: Tensor, train: bool) -> Outputs:
+        """Outputs have the task's own type, and so has the loss that is made of them, in training
+        and in evaluation, whatever layers compute in."""
+        if self.autocast is None:
+            return self._forward(theta, batch, stats, train)
+        # no cache: it would keep one client's weights for another
+        kind = theta.device.type
+        with torch.autocast(kind, dtype=self.autocast, cache_enabled=False):
+            found = self._forward(theta, batch, stats, train)
+        logits, features, stats, _ = found
+        return Outputs(logits.to(self.dtype), features.to(self.dtype), stats.to(self.dtype))
+
+    def _forward(self, theta: Tensor, batch: Batch, stats: Tensor, train: bool) -> Outputs:
         tensors = self.layout.unflatten(theta)
         if not (self.normalises or self.stats_layout.names or self.counters):
             return Outputs(*_pair(functional_call(self.module, tensors, (batch.x,))), stats)
         given = tensors | {k: v.clone() for k, v in self.stats_layout.unflatten(stats).items()}
         with torch.inference_mode(False):  # tensors of that mode do not count their versions
-            counters = {name: self.module.get_buffer(name).clone() for name in self.counters}
+            counters = {n: self.module.get_buffer(n).clone() for n in self.counters}
+            counters = {n: counter.to(theta.device) for n, counter in counters.items()}
         versions = {name: counter._version for name, counter in counters.items()}
         given |= counters
         with over(self.module, batch.weight, train):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, NamedTuple
 
+import torch
 from torch import Tensor
 
 from shoal.states import state
@@ -85,6 +86,10 @@ class Model(NamedTuple):
 
     theta: Tensor
     stats: Tensor
+
+    def to(self, device: torch.device | str) -> Model:
+        """The same model on a device."""
+        return Model(self.theta.to(device), self.stats.to(device))
 
 
 class Work(NamedTuple):

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from shoal import tree
+from shoal.context import Round
 from shoal.engines.api import Order, Results
 from shoal.engines.batches import rows_an_epoch, steps_an_epoch
-from shoal.federation import Federation, Settings, filling, part_view
+from shoal.federation import Settings
 from shoal.tree import Tree
 from shoal.types import Model
-from shoal.worlds.base import Moment
 
 if TYPE_CHECKING:
     from shoal.round import RoundReport
@@ -92,24 +92,28 @@ def bytes_up(settings: Settings, results: Results) -> int:
     return wire + tree.nbytes((results.stats, _counted(settings, results.payloads)))
 
 
-def bytes_down(
-    federation: Federation, settings: Settings, k: int, order: Order, spent: Spent
-) -> int:
-    """Bytes of model ``k`` to everybody who was not sent it with a question just before; a payload
-    that goes down once per stage counts for whoever lacks it."""
-    theta = order.model.theta
+def bytes_down(round: Round, k: int, order: Order, spent: Spent) -> int:
+    """Bytes of model ``k`` to every client that was not sent it with a question just before; a
+    payload that goes down once per stage counts for clients that lack it."""
+    theta, settings = order.model.theta, round.settings
     lacking = sum(not spent.holds(member.client, theta) for member in order.members)
     total = lacking * _model_bytes(settings, order.model)
     sizes = [tree.nbytes(sent) for sent in order.sent]
     pairs = list(zip(settings.method.parts, sizes, strict=True))
     once = sum(size for part, size in pairs if part.payload_once == "stage")
-    total += (sum(sizes) - once) * len(order.members)
-    if once:
-        keys = [(member.client, k) for member in order.members]
-        new = [key for key in keys if federation.paid.get(key) != order.stage]
-        federation.paid.update(dict.fromkeys(new, order.stage))
-        total += once * len(new)
-    return total
+    return (
+        total + (sum(sizes) - once) * len(order.members) + once * len(lacks_once(round, k, order))
+    )
+
+
+def lacks_once(round: Round, k: int, order: Order) -> list[tuple[int, int]]:
+    """(client, model) of the members that were not yet sent what goes down once per stage."""
+    pairs = zip(round.settings.method.parts, order.sent, strict=True)
+    if not any(part.payload_once == "stage" and tree.nbytes(sent) for part, sent in pairs):
+        return []
+    paid = round.federation.paid
+    keys = [(member.client, k) for member in order.members]
+    return [key for key in keys if paid.get(key) != order.stage]
 
 
 def _model_bytes(settings: Settings, model: Model) -> int:
@@ -117,12 +121,12 @@ def _model_bytes(settings: Settings, model: Model) -> int:
     return round(_travelling(settings)[0] * tree.nbytes(model.theta)) + tree.nbytes(model.stats)
 
 
-def once_bytes(federation: Federation, settings: Settings, moment: Moment) -> int:
+def once_bytes(round: Round) -> int:
     """Bytes of the payloads that a client is sent once per stage, and so must keep."""
     total = 0
-    for i, part in filling(settings, "broadcast"):
+    for i, part in round.filling("broadcast"):
         if part.payload_once == "stage":
-            view = part_view(federation, settings, moment, 0, i)
+            view = round.view(i, cohort=())
             total += tree.nbytes(part.broadcast(view, view.theta).payload)
     return total
 
@@ -131,7 +135,7 @@ def _travelling(settings: Settings) -> tuple[float, float]:
     """The shares of the vector that go over the wire, down and up."""
     if not settings.method.fills("travels"):
         return 1.0, 1.0
-    shares = [part.travels(settings.task.layout) for _, part in filling(settings, "travels")]
+    shares = [part.travels(settings.task.layout) for part in settings.method.fillers("travels")]
     return math.prod(down for down, _ in shares), math.prod(up for _, up in shares)
 
 

@@ -76,7 +76,10 @@ def test_a_complete_config_means_itself(tmp_path: Path) -> None:
         ({"data": {}}, "data.name is missing"),
         ({"data": "digts"}, "did you mean 'digits'?"),
         ({"model": "mpl", "world": {"name": "still", "members": 2, "rounds": 1}}, "'mlp'"),
-        ({"device": "gpu"}, "device must be auto, cpu, cuda, cuda:1 or mps, not 'gpu'"),
+        (
+            {"device": "GPU 1"},
+            "device must be auto, cpu, cuda, cuda:1, mps or another device of torch's, not 'GPU 1'",
+        ),
         ({"format": 3}, "format must be 1 or 2"),
         ({"problem": "quadratic", "data": "digits"}, "leave out 'data'"),
         ({"problem": {"a": [1, 2]}}, "problem: a, b and n go together"),

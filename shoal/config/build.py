@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
+
 from shoal.config.config import Config, from_mapping
 from shoal.config.method import build as build_method
 from shoal.config.method import complete
@@ -16,6 +18,7 @@ from shoal.config.subject import (
     complete_model,
     dataset_of,
     initial_of,
+    on_device,
     quadratic,
     task_of,
     world_of,
@@ -86,7 +89,7 @@ def build(
     if config.problem is None and config.world.name == "saved":
         path = str(file_of(config.world.options).resolve())
         config = _with(config, world={"name": "saved", "file": path})
-    device = resolved_device(config.device)
+    device = _device(config)
     engine = resolved_engine(config.engine, chosen, device)
     config = _with(
         config,
@@ -95,6 +98,7 @@ def build(
         local={**config.local.model_dump(), "validation": validation},
         weights=config.weights or chosen.weights,
     )
+    _check_precision(config)
     config, subject = _subject(config, validation, world, data)
     config = _with(config, format=2)  # everything is in it from here on
     task = subject.task
@@ -107,8 +111,13 @@ def build(
         )
         error.key = "model"
         raise error
+    if config.precision != "float32" and getattr(task, "inner", task) is not subject.task:
+        raise UserError(
+            f"precision: method {chosen.name!r} trains a network of its own making, which is "
+            f"computed in float32; leave out precision: {config.precision}"
+        )
     initial = subject.initial if task is subject.task else task.initial(config.seed)
-    initial = Model(initial.theta.to(device), initial.stats.to(device))
+    initial = initial.to(device)
     with concerning("evaluate"):
         for name in config.evaluate.metrics:
             metric(name)  # a name that is not known
@@ -125,6 +134,25 @@ def build(
     with concerning("local"):
         check_rounds(settings)
     return Plan(config, settings, initial, tuple(_notes(config, settings, subject.task)))
+
+
+def _device(config: Config) -> str:
+    """Where the run is computed; a problem only on the CPU."""
+    if config.problem is None:
+        return resolved_device(config.device)
+    if config.device not in ("auto", "cpu"):
+        raise UserError(f"device: a problem is played on the cpu, not on {config.device}")
+    return "cpu"
+
+
+def _check_precision(config: Config) -> None:
+    if config.precision == "float32":
+        return
+    if config.problem is not None:
+        raise UserError(f"precision: a problem is played in float64, not in {config.precision}")
+    kind = torch.device(config.device).type
+    if not torch.amp.is_autocast_available(kind):
+        raise UserError(f"precision: torch has no autocast to {config.precision} on {kind}")
 
 
 def _notes(config: Config, settings: Settings, asked: Task) -> Iterator[str]:
@@ -213,7 +241,7 @@ def _subject(
     if config.problem is not None:
         return config, quadratic(config.problem, config.seed)
     with concerning("data"):
-        data = data if data is not None else dataset_of(config, config.device)
+        data = on_device(data if data is not None else dataset_of(config), config.device)
         config = _with(config, data=complete_data(config))
         check_classes(data, config.evaluate.metrics)
     with concerning("model"):
@@ -222,6 +250,12 @@ def _subject(
         config = _with(config, model=complete_model(config.model, data))
     with concerning("world"):
         made = world or world_of(config, data, validation)
+        pool = getattr(made, "pool", None)
+        if isinstance(pool, Pool) and pool.x.device.type != torch.device(config.device).type:
+            raise UserError(
+                f"world: its data are on {pool.x.device}, and the run is on {config.device}; "
+                f"write device: {pool.x.device.type}"
+            )
         if config.world.name != "saved" and (settled := getattr(made, "settled", None)):
             config = _with(config, world=settled)
         return config, Subject(task, made, initial)

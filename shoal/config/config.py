@@ -174,8 +174,13 @@ class Config(Strict):
     seed: Whole = Field(default=0, lt=2**63, description="a whole number from 0 to 2^63 - 1")
     device: str = Field(
         default="auto",
-        pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$",
-        description="auto, cpu, cuda, cuda:1 or mps",
+        pattern=r"^[a-z][a-z0-9_]*(:\d+)?$",
+        description="auto, cpu, cuda, cuda:1, mps or another device of torch's",
+    )
+    precision: Literal["float32", "bfloat16"] = Field(
+        default="float32",
+        description="float32, or bfloat16 (a network computes its layers in it, as torch.autocast "
+        "says; models, losses and updates stay in float32)",
     )
     problem: Problem | None = Field(default=None, description="quadratic, or null")
     data: Named = Field(default_factory=lambda: Named(name="digits"), description="a data set")
@@ -249,6 +254,8 @@ class Config(Strict):
         for key in ("threads", "workers", "address"):
             if values[key] is None:
                 del values[key]
+        if values["precision"] == "float32":  # as every run was before there was a choice
+            del values["precision"]
         return values
 
 

@@ -36,14 +36,18 @@ class Subject(NamedTuple):
     initial: Model
 
 
-def dataset_of(config: Config, device: str = "cpu") -> Dataset:
-    """The config's data, on its device."""
+def dataset_of(config: Config) -> Dataset:
+    """The config's data, on the CPU."""
     named, given = config.world.name, config.world.options
     domains = domains_of(given) if named == "saved" else given.get("domains")
     options = sharing(config.data.name, config.data.options, domains)
     if _drawn_with_run(config):
         options["seed"] = config.seed
-    data = load_data(config.data.name, **options)
+    return load_data(config.data.name, **options)
+
+
+def on_device(data: Dataset, device: str) -> Dataset:
+    """The same data, where a run is computed."""
     if device == "cpu":
         return data
     train, test = (Pool(p.x.to(device), p.y.to(device)) for p in (data.train, data.test))
@@ -148,7 +152,10 @@ def task_of(config: Config, data: Dataset) -> ModuleTask:
     check_layers(network)
     # one of its own, as it will be trained: it is looked at in training mode
     lone = lone_layer(deepcopy(network).to(torch.float32), data.train.x, data.classes)
-    return ModuleTask(make, rows, classes=data.classes, lone_layer=lone, shape=data.shape)
+    low = torch.bfloat16 if config.precision == "bfloat16" else None
+    return ModuleTask(
+        make, rows, classes=data.classes, lone_layer=lone, shape=data.shape, autocast=low
+    )
 
 
 def _class_weights(config: Config, data: Dataset) -> torch.Tensor | None:

@@ -87,7 +87,7 @@ def padded_batch(data: ClientData, positions: torch.Tensor, length: int) -> Batc
         positions = torch.cat([positions, filler])
     x = data.pool.x.index_select(0, data.rows[positions])
     if real < length or data.weight is not None:
-        weight = torch.ones(length, dtype=_float(x))
+        weight = torch.ones(length, dtype=_float(x), device=x.device)
         weight[real:] = 0.0
         if data.weight is not None:
             weight = weight * data.weight[positions]
@@ -97,7 +97,7 @@ def padded_batch(data: ClientData, positions: torch.Tensor, length: int) -> Batc
 def epoch_batches(order: Order, client: int, data: ClientData, epoch: int) -> Iterator[Batch]:
     """The client's batches of one epoch; a ragged last one is padded to the run-wide length."""
     rows = len(data)
-    positions = epoch_order(order, [client], [rows], epoch)[0, :rows]
+    positions = epoch_order(order, [client], [rows], epoch)[0, :rows].to(data.rows.device)
     for step in range(steps_an_epoch(order, rows)):
         begin, end = (rows_taken(order, rows, s) for s in (step, step + 1))
         length = padded_rows(order, rows, step) if order.pad else end - begin
@@ -123,7 +123,7 @@ def step_noise(order: Order, clients: list[int], epoch: int, step: int) -> tuple
                 order.seed, rng.Purpose.NOISE, order.round, clients, epoch, step, index, which
             )
             numbers = rng.normal(key, int(np.prod(shape)))
-            tensor = torch.from_numpy(numbers).to(program.task.dtype)
+            tensor = torch.from_numpy(numbers).to(order.model.theta.device, program.task.dtype)
             drawn.append(tensor.reshape(len(clients), *shape))
         out.append(tuple(drawn))
     return tuple(out)

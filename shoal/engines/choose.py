@@ -61,15 +61,21 @@ def make_engine(
 
 
 def resolved_device(name: str) -> str:
-    """``auto`` is the first of cuda, mps and cpu that is there."""
+    """``auto`` is the first of cuda, mps and cpu that is there; any other device that torch knows,
+    one that a package has brought included, has to be named."""
     if name == "auto":
-        if torch.cuda.is_available():
-            return "cuda"
-        return "mps" if torch.backends.mps.is_available() else "cpu"
+        return next(kind for kind in ("cuda", "mps", "cpu") if _count(kind))
     kind, _, index = name.partition(":")
-    if kind == "cuda" and torch.cuda.device_count() <= int(index or 0):
-        count = torch.cuda.device_count()
-        raise UserError(f"device: {name!r} is not here (torch sees {count} CUDA devices); use cpu")
-    if kind == "mps" and not torch.backends.mps.is_available():
-        raise UserError("device: 'mps' is not here; use cpu")
-    return name
+    count = _count(kind)
+    if count <= int(index or 0):
+        raise UserError(f"device: {name!r} is not here (torch sees {count} of its kind); use cpu")
+    return "cpu" if kind == "cpu" else name
+
+
+def _count(kind: str) -> int:
+    """How many devices of a kind torch sees; none where it does not know the kind."""
+    try:
+        module = torch.get_device_module(kind)
+    except RuntimeError:
+        return 0
+    return int(module.device_count()) if kind == "cpu" or module.is_available() else 0

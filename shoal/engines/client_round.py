@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from shoal.engines.differentiate import grad, grad_and_more
 from shoal.method import Method
-from shoal.part import Part
+from shoal.part import CLIENT_SLOTS, Part, combine
 from shoal.task import Task, mean_loss
 from shoal.tree import Tree
 from shoal.types import Batch, Model, Terms, Work
@@ -104,9 +104,9 @@ def method_gradient(
             total = total + pull
         return total
 
-    gradient: GradFn = base
-    for i, part in wrappers:
-        gradient = _wrapped(part, i, gradient, view, own)
+    gradient: GradFn = combine(
+        "grad", wrappers, lambda i, part, inner: _wrapped(part, i, inner, view, own), base
+    )
     return gradient
 
 
@@ -131,13 +131,6 @@ def _wrapped(part: Part, index: int, inner: GradFn, view: View, own: Own) -> Gra
     return gradient
 
 
-# What a client's round looks up at every call; the rest of a method's slots are the server's.
-SLOTS = (
-    "client_start", "batch", "terms", "grad", "rate", "after_step", "after_epoch", "stop",
-    "client_end", "upload", "member_end",
-)  # fmt: skip
-
-
 @dataclass(frozen=True)
 class Program:
     """A method bound to a task and a local optimiser.
@@ -157,7 +150,7 @@ class Program:
                 object.__setattr__(self, "task", part.transform_task(self.task))
         filled = {
             slot: tuple((i, p) for i, p in enumerate(self.method.parts) if p.fills(slot))
-            for slot in SLOTS
+            for slot in CLIENT_SLOTS
         }
         if not self.uploads:
             filled["upload"] = ()
@@ -167,6 +160,10 @@ class Program:
 
     def fillers(self, slot: str) -> tuple[tuple[int, Part], ...]:
         return self._filled[slot]
+
+    def _run(self, slot: str, call: Callable[[int, Part, Any], Any], value: Any) -> Any:
+        """``call(i, part, value so far)`` of the parts that fill a slot, joined by its rule."""
+        return combine(slot, self.fillers(slot), call, value)
 
     @property
     def local_optimizer(self) -> Part:
@@ -256,8 +253,7 @@ class Program:
         """One local step: batch, terms, gradient, rate, optimiser, ``after_step``."""
         view = self._view(given, carry.x, start, carry.stats, rate, clock, Local())
         own: Callable[[View, int], View] = lambda v, i: self._own(v, given, carry, i, noise)  # noqa: E731
-        for i, part in self.fillers("batch"):
-            batch = part.batch(own(view, i), batch)
+        batch = self._run("batch", lambda i, part, rows: part.batch(own(view, i), rows), batch)
         view = replace(view, batch=batch, plain_grad=self._plain_gradient(batch, carry.stats))
         view = replace(view, rate=self._rate(view, own, rate))
         seen: list[Tensor] = []
@@ -288,10 +284,12 @@ class Program:
             view = self._view(given, x, start, carry.stats, rate, clock, local)
             x, scratches[i] = part.after_epoch(self._own(view, given, carry, i))
         carry = carry._replace(x=x, scratches=tuple(scratches))
-        stop = torch.zeros((), dtype=torch.bool, device=x.device)
-        for i, part in self.fillers("stop"):
-            view = self._view(given, x, start, carry.stats, rate, clock, local)
-            stop = stop | part.stop(self._own(view, given, carry, i))
+        view = self._view(given, x, start, carry.stats, rate, clock, local)
+        stop: Tensor = self._run(
+            "stop",
+            lambda i, part, _: part.stop(self._own(view, given, carry, i)),
+            torch.zeros((), dtype=torch.bool, device=x.device),
+        )
         return carry, stop
 
     @torch.no_grad()

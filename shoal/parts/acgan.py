@@ -136,7 +136,7 @@ class GanReplay(LastTaskModel):
 
     # ---- client ----
     def memory(self, view: View) -> Tree:
-        none = torch.zeros(view.task.classes or 0, dtype=view.received.dtype)
+        none = view.received.new_zeros(view.task.classes or 0)
         return GanMemory(super().memory(view), none, none)
 
     def terms(self, view: View, outputs: Outputs) -> Terms:

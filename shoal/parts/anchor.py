@@ -38,7 +38,9 @@ class TaskAnchor(Part):
     resets: ClassVar[Literal["nothing", "server", "both"]] = "nothing"
 
     def server_state(self, view: ServerView) -> Tree:
-        start = Anchor(view.theta, torch.zeros((), dtype=view.theta.dtype))
+        start = Anchor(
+            view.theta, torch.zeros((), dtype=view.theta.dtype, device=view.theta.device)
+        )
         if self.new_rows == "anchored" or view.classes is None:
             return start
         rows = class_rows(view.task)

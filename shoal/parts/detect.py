@@ -140,7 +140,7 @@ class Adwin(Watch):
         assert view.uploads is not None
         if not view.uploads.payload:
             return False, view.state
-        old = view.state.values[self.keep - int(view.state.filled) :]
+        old = view.state.values[self.keep - int(view.state.filled) :].cpu()
         values = torch.cat([old, view.uploads.payload[0].double().cpu()])[-self.keep :]
         if len(values) <= self.least:
             return False, self._window(values)

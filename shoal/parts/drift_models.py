@@ -84,7 +84,7 @@ class ModelPerDrift(Part):
             return view.models, state
         answers = view.reach.ask(self.scores, stacked(view.models), asked)
         best = torch.tensor([lowest(answer) for answer in answers])
-        found = torch.stack([answer[k] for answer, k in zip(answers, best, strict=True)])
+        found = torch.stack([answer[k] for answer, k in zip(answers, best, strict=True)]).cpu()
         least = found.to(torch.float64)
         rows = torch.tensor([row[client] for client in asked])
         # a share of .3 is no more than .2 + .1, though the nearest float32 is
@@ -137,7 +137,9 @@ class ModelPerDrift(Part):
         return misfits(view, payload, self.score)
 
     def _room(self, state: Assignments, view: ServerView) -> Assignments:
-        """A column for this time step, and a row for every client of the cohort."""
+        """A column for this time step, and a row for every client of the cohort; it is kept on the
+        CPU, wherever a checkpoint was read to."""
+        state = Assignments(*(leaf.cpu() for leaf in state))
         if view.round // self.every >= state.history.shape[1]:
             steps = view.round // self.every + 1 - state.history.shape[1]
             state = state._replace(
@@ -161,7 +163,8 @@ class ModelPerDrift(Part):
         if int(state.created) != NONE:
             return models, state
         fresh = self.new_model == "fresh"
-        new = view.task.initial(len(models)) if fresh else Model(*models[best])
+        start = view.task.initial(len(models)).to(view.theta.device) if fresh else models[best]
+        new = Model(*start)
         if len(models) < self.cap:
             return [*models, new], state._replace(created=torch.tensor(len(models)))
         index = self._least_recently_used(len(models), state)

@@ -66,7 +66,7 @@ class EarlyStop(Part):
 
     def stop(self, view: View) -> Tensor:
         if self.gamma is None:
-            return torch.zeros((), dtype=torch.bool)
+            return torch.zeros((), dtype=torch.bool, device=view.x.device)
         before, now = view.scratch
         # at equality, as with gamma 0 where nothing changes, rounding must not decide
         return before - now < self.gamma / (view.epoch + 1) - rounding(before)

@@ -88,7 +88,7 @@ class ControlledRate(Part):
         if self.feedback == "open loop":
             return Chosen(raw, used, used[0])
         shown = torch.zeros_like(raw)
-        first = torch.arange(self.epochs) == 0
+        first = torch.arange(self.epochs, device=raw.device) == 0
         return Chosen(torch.where(first, raw, shown), torch.where(first, used, shown), used[0])
 
     def after_epoch(self, view: View) -> tuple[Tensor, Tree]:
@@ -104,7 +104,7 @@ class ControlledRate(Part):
         phi1, phi2 = view.sent
         raw = control_rates(phi1[following:], phi2[following + 1 :], view.x, self.alpha)[0]
         used = self._clip(raw, view.base_rate)
-        here = torch.arange(self.epochs) == following
+        here = torch.arange(self.epochs, device=raw.device) == following
         return Chosen(
             torch.where(here, raw, chosen.raw), torch.where(here, used, chosen.used), used
         )

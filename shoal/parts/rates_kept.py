@@ -140,7 +140,7 @@ class RememberedRate(KeptRate):
         if self.scale == "step":
             return Walked(super().scratch(view), (), points)
         gradients = view.received.expand(self.epochs, -1) * 0.0
-        first = torch.arange(self.epochs) == 0
+        first = torch.arange(self.epochs, device=points.device) == 0
         here = torch.where(first.unsqueeze(-1), view.full_grad(view.x), gradients)
         return Walked(super().scratch(view), here, points)
 
@@ -148,10 +148,11 @@ class RememberedRate(KeptRate):
         chosen, gradients, points = view.scratch
         done = view.epoch + 1
         # later places too: who stops here stays here
-        at = torch.arange(self.epochs + 1) >= done
+        epochs = torch.arange(self.epochs + 1, device=points.device)
+        at = epochs >= done
         points = torch.where(at.unsqueeze(-1), view.x, points)
         if self.scale == "epoch" and done < self.epochs:
-            here = torch.arange(self.epochs) == done
+            here = epochs[:-1] == done
             gradients = torch.where(here.unsqueeze(-1), view.full_grad(view.x), gradients)
         return view.x, Walked(self._next(view, chosen), gradients, points)
 

@@ -76,7 +76,8 @@ class BestOfBank(Part):
     k: int = 2
 
     def init_bank(self, view: ServerView, seed: int) -> tuple[Model, ...]:
-        others = [view.task.initial(seed + j) for j in range(1, self.k)]
+        here = view.theta.device
+        others = [view.task.initial(seed + j).to(here) for j in range(1, self.k)]
         if any(torch.equal(view.theta, other.theta) for other in others):
             raise UserError(
                 f"the {self.k} models would start alike and never separate; "

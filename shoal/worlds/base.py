@@ -113,6 +113,6 @@ def _samples(data: ClientData) -> torch.Tensor:
 
 def _weights(data: ClientData) -> torch.Tensor:
     """The share of ``count`` that each row stands for."""
-    own = torch.ones(len(data)) if data.weight is None else data.weight
+    own = data.rows.new_ones(len(data), dtype=torch.float32) if data.weight is None else data.weight
     own = own.to(data.pool.x.dtype if data.pool.x.is_floating_point() else own.dtype)
     return own * (data.count / float(own.sum()))

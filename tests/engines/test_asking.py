@@ -10,6 +10,7 @@ import torch
 from support import SmallWorld, settings_for, small_task
 
 from shoal import catalog
+from shoal.context import Round
 from shoal.engines.api import Order
 from shoal.engines.client_round import Program
 from shoal.engines.loop import Loop
@@ -49,7 +50,7 @@ def test_traced_steps_inside_a_question_are_the_loop_s(rows: tuple[int, ...]) ->
     settings = settings_for(Method("walker", (part,)), world, small_task(world=world))
     federation = Federation.fresh(settings, settings.task.initial(0), world.at(0), 0.1)
     jobs = [Job(client) for client in range(world.clients)]
-    order = make_order(federation, settings, world.at(0), 0, jobs)
+    order = make_order(Round(federation, settings, world.at(0)), 0, jobs)
     before, payload = order.model.theta.clone(), (torch.tensor(0.1), torch.tensor(0.05))
     engine = Stacked()
     slow, fast = (e.ask(order, part.walk, payload) for e in (Loop(), engine))
@@ -70,7 +71,7 @@ def test_a_walk_of_all_at_once_is_everybody_s_own(rows: tuple[int, ...], decay: 
     settings = replace(settings, program=program)
     federation = Federation.fresh(settings, task.initial(0), world.at(0), 0.1)
     jobs = [Job(client) for client in range(world.clients)]
-    order = make_order(federation, settings, world.at(0), 0, jobs)
+    order = make_order(Round(federation, settings, world.at(0)), 0, jobs)
     question = settings.method.parts[0].walk  # type: ignore[attr-defined]
     payload = tuple(torch.tensor(r, dtype=torch.float64) for r in (0.1, 0.05, 0.02))
     engine = Stacked()
@@ -100,7 +101,7 @@ def test_a_question_by_rows_weights_is_put_to_many_at_once(monkeypatch: pytest.M
     task = small_task(world=world, dtype=torch.float64)
     settings = settings_for(Method("fit", (part,)), world, task)
     federation = Federation.fresh(settings, task.initial(0), world.at(0), 0.1)
-    order = make_order(federation, settings, world.at(0), 0, [Job(c) for c in range(9)])
+    order = make_order(Round(federation, settings, world.at(0)), 0, [Job(c) for c in range(9)])
     bank, engine = stacked([task.initial(seed) for seed in range(2)]), Stacked()
     expected = Loop().ask(order, part.together, bank)
     torch.testing.assert_close(engine.ask(order, part.together, bank), expected)

@@ -9,6 +9,7 @@ import torch
 from support import SmallWorld, play, settings_for
 
 from shoal import catalog, models
+from shoal.context import Round
 from shoal.engines.api import Engine
 from shoal.engines.loop import Loop
 from shoal.engines.sparse_rows import Scattered
@@ -61,7 +62,7 @@ def deltas(settings: Settings, engine: Engine) -> list[object]:
     """What the engine gives back for every member in the first round."""
     moment = settings.world.at(0)
     federation = Federation.fresh(settings, settings.task.initial(0), moment, 0.1)
-    order = make_order(federation, settings, moment, 0, [Job(c) for c in moment.members])
+    order = make_order(Round(federation, settings, moment), 0, [Job(c) for c in moment.members])
     return [results.delta for results in engine.train(order)]
 
 

@@ -140,6 +140,7 @@ def test_other_machines_are_told(tmp_path: Path) -> None:
     from support import SmallWorld, settings_for, small_task
 
     from shoal import catalog
+    from shoal.context import Round
     from shoal.federation import Federation
     from shoal.orders import make_order
     from shoal.types import Job as Turn
@@ -149,7 +150,7 @@ def test_other_machines_are_told(tmp_path: Path) -> None:
     settings = settings_for(catalog.fedavg(), world, task, last_batch="merge")
     first = world.at(0)
     federation = Federation.fresh(settings, task.initial(0), first, 0.1)
-    order = make_order(federation, settings, first, 0, [Turn(0)])
+    order = make_order(Round(federation, settings, first), 0, [Turn(0)])
     same = lambda leaf: leaf  # noqa: E731
     sent = order_from(Job(0, frame_of(order, same), ()), settings.program, no_pools, same)
     assert sent.last_batch == "merge"

@@ -21,6 +21,7 @@ from flower.local_grid import LocalGrid, Small, add_nodes, agreement, rows_of, s
 
 from shoal import catalog, tree
 from shoal.accumulate import Accumulator
+from shoal.context import Round
 from shoal.engines.api import Member
 from shoal.engines.loop import train_one
 from shoal.errors import UserError
@@ -686,7 +687,7 @@ def test_server_knows_every_methods_form() -> None:
         settings = replace(plan.settings, world=world, elsewhere=True)
         moment = world.open(0, range(2), False)
         federation = Federation.fresh(settings, plan.initial, moment, settings.rates(moment)[0])
-        order = make_order(federation, settings, moment, 0, [Job(0), Job(1)])
+        order = make_order(Round(federation, settings, moment), 0, [Job(0), Job(1)])
         sent = train_one(order, Member(1, rows_of(1), rows_of(1, 5), None))
         real = form((sent.stats[0], tree.row(sent.payloads, 0)))
         assert form(PretendMember(what.expects).upload(order)) == real, method

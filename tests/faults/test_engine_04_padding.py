@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from shoal import catalog, run
+from shoal.context import Round
 from shoal.engines.api import Engine
 from shoal.engines.batches import epoch_order
 from shoal.engines.loop import Loop
@@ -58,7 +59,9 @@ def by_torch(settings: Settings) -> Tensor:
     task, world = settings.task, settings.world
     assert isinstance(task, ModuleTask)
     federation = Federation.fresh(settings, task.initial(settings.seed), world.at(0), 0.1)
-    order = make_order(federation, settings, world.at(0), 0, [Job(c) for c in range(len(ROWS))])
+    order = make_order(
+        Round(federation, settings, world.at(0)), 0, [Job(c) for c in range(len(ROWS))]
+    )
     net = deepcopy(task.module)
     total, weight = torch.zeros(task.layout.size, dtype=task.dtype), 0.0
     for member in order.members:

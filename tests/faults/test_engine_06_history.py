@@ -39,6 +39,7 @@ def test_a_round_gives_the_same_bits_first_and_later() -> None:
 
 
 def test_the_plan_is_the_same_before_and_after() -> None:
+    from shoal.context import Round
     from shoal.federation import Federation
     from shoal.orders import make_order
     from shoal.types import Job
@@ -47,7 +48,7 @@ def test_the_plan_is_the_same_before_and_after() -> None:
     world = settings.world
     federation = Federation.fresh(settings, settings.task.initial(0), world.at(0), 0.1)
     jobs = [Job(client) for client in range(100)]
-    order = make_order(federation, settings, world.at(0), 0, jobs, summed=True)
+    order = make_order(Round(federation, settings, world.at(0)), 0, jobs, summed=True)
     engine = Stacked(threads=1)
     before = engine.plan(order)
     list(engine.train(order))

@@ -12,6 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import shoal
 from shoal import catalog
+from shoal.context import Round
 from shoal.engines.loop import Loop
 from shoal.engines.stacked.engine import Stacked
 from shoal.errors import UserError
@@ -214,7 +215,7 @@ def test_questions_are_not_padded_where_rows_mix(rows: tuple[int, ...]) -> None:
     settings = settings_for(method, world, task)
     federation = Federation.fresh(settings, task.initial(0), world.at(0), 0.1)
     jobs = [Job(client) for client in range(world.clients)]
-    order = make_order(federation, settings, world.at(0), 0, jobs)
+    order = make_order(Round(federation, settings, world.at(0)), 0, jobs)
     (part,) = method.parts
     assert isinstance(part, BestOfBank)
     bank = stacked(federation.models)

@@ -225,10 +225,11 @@ def test_node_gives_nothing_away(tmp_path: Path) -> None:
 
 
 def _order(server: Server) -> Any:
+    from shoal.context import Round
     from shoal.orders import make_order
     from shoal.types import Job
 
-    return make_order(server.federation, server.settings, server.world.at(0), 0, [Job(1)])
+    return make_order(Round(server.federation, server.settings, server.world.at(0)), 0, [Job(1)])
 
 
 def test_noise_is_under_the_masks_too(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from support import SmallWorld, play, settings_for, small_task
 
 from shoal import catalog
 from shoal.cohort import choose_cohort
+from shoal.context import Round
 from shoal.engines.batches import batch_rows, epoch_order
 from shoal.engines.loop import Loop
 from shoal.federation import Federation
@@ -40,7 +41,7 @@ def test_loop_equals_the_example() -> None:
     assert cohorts == [r.cohort for r in reports]
     batches = []
     for r, cohort in enumerate(cohorts):
-        order = make_order(federation, settings, world.at(r), 0, [Job(c) for c in cohort])
+        order = make_order(Round(federation, settings, world.at(r)), 0, [Job(c) for c in cohort])
         mine = {}
         for client in cohort:
             rows = len(world.train(client, r))

@@ -14,6 +14,7 @@ from verify.small_world import SmallWorld, settings_for
 
 import shoal.parts
 from shoal import tree
+from shoal.context import Round
 from shoal.engines.api import Order
 from shoal.engines.loop import Loop, local_data
 from shoal.federation import Federation
@@ -53,7 +54,7 @@ def an_order(method: Method) -> tuple[Federation, Order]:
     moment = world.at(0)
     federation = Federation.fresh(settings, settings.task.initial(0), moment, 0.1)
     jobs = [Job(client) for client in (0, 2)]
-    return federation, make_order(federation, settings, moment, 0, jobs)
+    return federation, make_order(Round(federation, settings, moment), 0, jobs)
 
 
 def assert_tensors(state: object, what: str) -> None:

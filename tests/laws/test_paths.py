@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from shoal import catalog, models
 from shoal.accumulate import Accumulator
+from shoal.context import Round
 from shoal.engines.api import Order
 from shoal.engines.stacked import plan
 from shoal.engines.stacked.engine import Stacked
@@ -71,7 +72,7 @@ def drawn(number: int) -> Order:
     federation = Federation.fresh(settings, settings.task.initial(number), world.at(0), 0.1)
     cohort = draw.sample(range(world.clients), draw.randint(1, world.clients))
     jobs = [Job(client) for client in sorted(cohort)]
-    return make_order(federation, settings, world.at(0), 0, jobs, summed=True)
+    return make_order(Round(federation, settings, world.at(0)), 0, jobs, summed=True)
 
 
 def mean_of(engine: Stacked, order: Order) -> tuple[Tensor, list[float]]:

@@ -14,6 +14,7 @@ from verify.small_world import EVERYBODY, SmallWorld, run, settings_for, traject
 
 from shoal import catalog, models, tree
 from shoal.config import build as config_build
+from shoal.context import Round
 from shoal.data.sources import load
 from shoal.engines.client_round import Program
 from shoal.engines.loop import Loop
@@ -219,17 +220,17 @@ def test_where_pfeddil_starts_a_task(threshold: float, reuses: bool) -> None:
 
 def support_round(federation: Federation, settings: Settings, index: int) -> None:
     """The change of stretch before a round, without the round."""
-    from shoal.stretch import change_of_stretch
+    from shoal.stretch import change_session
 
     at = settings.world.at
-    change_of_stretch(federation, settings, at(index), Loop(), at(index - 1))
+    change_session(Round(federation, settings, at(index)), at(index - 1))
 
 
 def _starts(federation: Federation, settings: Settings, index: int) -> list[Tensor]:
     from shoal.engines.loop import local_data
 
     moment = settings.world.at(index)
-    order = make_order(federation, settings, moment, 0, [Job(c) for c in moment.members])
+    order = make_order(Round(federation, settings, moment), 0, [Job(c) for c in moment.members])
     rate = torch.tensor(0.1)
     return [
         order.program.start(order.given(m), rate, local_data(order.program, m), order.clock(0))[0]

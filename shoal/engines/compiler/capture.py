@@ -72,7 +72,8 @@ def capture_step(
     if rate is not None:
         tensor = graph.fixed[rate]
         with graph.fx.inserting_after(graph.rate):
-            made = insert(graph.fx, aten.scalar_tensor.default, graph.rate, dtype=fixed[rate].dtype)
+            kind = {"dtype": fixed[rate].dtype, "device": fixed[rate].device}
+            made = insert(graph.fx, aten.scalar_tensor.default, graph.rate, **kind)
         tensor.replace_all_uses_with(made)
     return graph
 
@@ -136,6 +137,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, given: Sequence[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._recording = Graph()
+        if given:
+            self._recording.device = given[0].device
         self._graph = self._recording.fx
         self._lent = {_memory(tensor) for tensor in given}
         self._names: MutableMapping[Tensor, str] = WeakTensorKeyDictionary()
@@ -300,4 +303,4 @@ def _one_hot(labels: Tensor, num_classes: int = -1) -> Tensor:
     """Torch's own looks whether all labels are in range."""
     if num_classes < 0:
         return F.one_hot(labels)
-    return (labels.unsqueeze(-1) == torch.arange(num_classes)).long()
+    return (labels.unsqueeze(-1) == torch.arange(num_classes, device=labels.device)).long()

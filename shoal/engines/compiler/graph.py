@@ -31,6 +31,7 @@ class Graph:
     fixed: list[Node] = field(default_factory=list)
     batch: list[Node] = field(default_factory=list)
     rate: Node | None = None
+    device: torch.device = torch.device("cpu")  # of all tensors but single numbers
 
     def copy(self) -> Graph:
         """One to rewrite: passes leave the graph that they are given as it is."""
@@ -39,7 +40,7 @@ class Graph:
         roles = (self.carry, self.fixed, self.batch)
         carry, fixed, batch = ([new[node] for node in role] for role in roles)
         rate = None if self.rate is None else new[self.rate]
-        return Graph(fx, dict(self.constants), carry, fixed, batch, rate)
+        return Graph(fx, dict(self.constants), carry, fixed, batch, rate, self.device)
 
     @property
     def result(self) -> Node:

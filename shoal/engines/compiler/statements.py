@@ -144,7 +144,7 @@ class _Writer:
         """A buffer for a node, made once for a binding."""
         home = Name(f"{node.name}_room")
         self.rooms.add(home)
-        kind = {"dtype": dtype(node)}
+        kind = {"dtype": dtype(node), "device": self.placement.graph.device}
         self.add(Statement(aten.empty.memory_format, (list(shape(node)),), kind, home), once=True)
         return home
 

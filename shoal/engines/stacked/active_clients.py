@@ -58,7 +58,8 @@ class Active:
         self.given: Given = chunk.given()
         self.local: Local = chunk.local()
         if rows_for(self.largest, self.sizes) > self.largest:
-            self._pick_given(filled(self.where, rows_for(self.largest, self.sizes)))
+            rows = rows_for(self.largest, self.sizes)
+            self._pick_given(filled(self.where, rows, self.given.n.device))
         clock = chunk.order.clock(0)
         self.start, self.carry = compiled.start(self.given, rate, self.local, clock)
         self.steps, self.samples = [0] * self.largest, [0] * self.largest
@@ -87,7 +88,7 @@ class Active:
 
     def select(self, keep: list[int]) -> None:
         """Go on with these clients only."""
-        index = filled(keep, rows_for(len(keep), self.sizes))
+        index = filled(keep, rows_for(len(keep), self.sizes), self.carry.x.device)
         self.chunk = self.chunk.some(keep)
         self._pick_given(index)
         self.start = _picked(self.start, index) if self.start.dim() == 2 else self.start
@@ -144,9 +145,9 @@ def _work(compiled: Compiled, done: Active, epoch: int) -> Work | None:
     """The measured work, where something asks for it."""
     if compiled.plain_end:
         return None
-    kind, spare = done.carry.x.dtype, done.rows - len(done.steps)
+    like, spare = done.carry.x, done.rows - len(done.steps)
     number: Callable[[Sequence[float]], Tensor]
-    number = lambda v: known((*v, *[v[-1]] * spare), kind)  # noqa: E731
+    number = lambda v: known((*v, *[v[-1]] * spare), like.dtype, like.device)  # noqa: E731
     rated = bool(compiled.program.fillers("rate"))
     total = done.carry.rate_sum if rated else number(done.rate_total)
     epochs = number([epoch + 1] * len(done.steps))
@@ -170,7 +171,7 @@ def joined(finished: list[Results], rows: list[int]) -> Results:
     size = sum(len(f.clients) for f in finished)
     if len(finished) == 1 and rows == list(range(size)):
         return finished[0]
-    index = torch.tensor(rows)
+    index = torch.tensor(rows, device=finished[0].stats.device)
     columns: list[Any] = []
     for column in zip(*finished, strict=True):
         plain = column[0] is None or isinstance(column[0], bool)

@@ -76,7 +76,7 @@ class _Cut:
     def of(cls, order: Order, member: Member, table: Table) -> _Cut:
         own = [member.train] + ([member.validation] if member.validation else [])
         samples = [d.pool.x.index_select(0, d.rows) for d in own]
-        seen = torch.zeros(table.rows, dtype=torch.bool)
+        seen = torch.zeros(table.rows, dtype=torch.bool, device=samples[0].device)
         seen[0] = True  # padding stays number 0
         only = _positions(order, member)
         for x in samples if only is None else (samples[0][only], *samples[1:]):
@@ -145,8 +145,8 @@ def _positions(order: Order, member: Member) -> Tensor | None:
     if program.needs_train or program.counts_batches:
         return None
     drawn = epoch_order(order, [member.client], [rows], 0)[0]
-    return drawn[: cap * batch_rows(order, rows)]
+    return drawn[: cap * batch_rows(order, rows)].to(member.train.rows.device)
 
 
 def _renumbered(data: ClientData, x: Tensor) -> ClientData:
-    return replace(data, pool=Pool(x, data.labels), rows=torch.arange(len(data)))
+    return replace(data, pool=Pool(x, data.labels), rows=torch.arange(len(data), device=x.device))

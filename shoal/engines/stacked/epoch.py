@@ -89,8 +89,7 @@ class Epoch:
         length = batch_rows(self.order, self.counts[0])
         width, spare = max(steps) * length, stack - len(steps)
         limits = [min(n, own * length) for n, own in zip(self.counts, steps, strict=True)]
-        ends = torch.tensor([*limits, *[0] * spare])
-        real = (torch.arange(width)[None, :] < ends[:, None]).to(self.order.model.theta.dtype)
+        real = self._real(0, width, [*limits, *[0] * spare])
         rows, labels = (_grown(column, width, stack) for column in (self.rows, self.labels))
         if self.weights is not None:
             real = real * _grown(self.weights, width, stack)
@@ -139,13 +138,17 @@ class Epoch:
         missing = piece.length - rows.shape[1]
         if missing > 0:
             rows, labels = _grown(rows, piece.length), _grown(labels, piece.length)
-        dtype = self.order.model.theta.dtype
-        position = torch.arange(first, first + piece.length)
-        counts = torch.tensor(self.counts[begin:end])
-        real = (position[None, :] < counts[:, None]).to(dtype)
+        real = self._real(first, piece.length, self.counts[begin:end])
         if weight is not None:
             real = real * torch.nn.functional.pad(weight, (0, max(0, missing)))
         return rows, labels, real
+
+    def _real(self, first: int, width: int, ends: Sequence[int]) -> Tensor:
+        """1 at places before each client's end, of ``width`` places from ``first`` on."""
+        here = self.rows.device
+        position = torch.arange(first, first + width, device=here)
+        before = position[None, :] < torch.tensor(ends, device=here)[:, None]
+        return before.to(self.order.model.theta.dtype)
 
 
 def _grown(column: Tensor, width: int, stack: int = 0) -> Tensor:

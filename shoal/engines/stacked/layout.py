@@ -93,7 +93,8 @@ class Chunk:
 
     def some(self, keep: Sequence[int]) -> Chunk:
         """These clients, who stay in running order; their rows are as long as before."""
-        index, members = torch.tensor(keep), tuple([self.members[i] for i in keep])
+        index = torch.tensor(keep, device=self.rows.device)
+        members = tuple([self.members[i] for i in keep])
         counts = tuple([self.counts[i] for i in keep])
         level = min(counts) == max(counts)
         return Chunk(
@@ -198,6 +199,7 @@ class Chunk:
         width = self._read()
         clients = [m.client for m in self.members]
         positions = epoch_order(self.order, clients, list(self.counts), epoch, width)
+        positions = positions.to(self.rows.device)
         index = positions.reshape(*positions.shape, *(1,) * (self.labels.dim() - 2))
         labels = self.labels.gather(1, index.expand(*positions.shape, *self.labels.shape[2:]))
         weights = None if self.weights is None else self.weights.gather(1, positions)
@@ -227,11 +229,11 @@ def _full(order: Order, rows: int) -> int:
 def given_to(order: Order, members: Sequence[Member]) -> Given:
     """What clients hold fixed over a round: memories stacked, the rest shared by all."""
     theta = order.model.theta
-    counts = known(tuple([m.train.count for m in members]), theta.dtype)
+    counts = known(tuple([m.train.count for m in members]), theta.dtype, theta.device)
     batches = None
     if order.program.counts_batches:
         numbers = [steps_an_epoch(order, len(m.train)) for m in members]
-        batches = known(tuple(map(float, numbers)), theta.dtype)
+        batches = known(tuple(map(float, numbers)), theta.dtype, theta.device)
     memories: tuple[Tree, ...] = ((),) * len(order.program.method.parts)
     if order.program.keeps_memory:
         memories = tree.stack([_memories(order, m) for m in members])

@@ -88,7 +88,7 @@ def _epoch_with_spare_rows(stepper: _Stepper, steps: list[int]) -> None:
     for run in runs_of(steps, active.sizes, harmless):
         stepper.run(every.cut(run.first, run.end, run.rows), run.rows)
         if run.done:
-            index = torch.tensor(run.done)
+            index = torch.tensor(run.done, device=active.carry.x.device)
             kept.append((index, [leaf.index_select(0, index) for leaf in leaves]))
     for index, before in kept:
         for leaf, rows in zip(leaves, before, strict=True):

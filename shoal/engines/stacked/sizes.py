@@ -57,9 +57,9 @@ def rows_for(clients: int, sizes: Sequence[int]) -> int:
     return next((size for size in sizes if size >= clients), clients)
 
 
-def filled(places: Sequence[int], rows: int) -> Tensor:
+def filled(places: Sequence[int], rows: int, device: torch.device) -> Tensor:
     """Places to take rows from; those to spare are copies of the last."""
-    return torch.tensor([*places, *[places[-1]] * (rows - len(places))])
+    return torch.tensor([*places, *[places[-1]] * (rows - len(places))], device=device)
 
 
 class Run(NamedTuple):

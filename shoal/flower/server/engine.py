@@ -18,7 +18,6 @@ from torch import Tensor
 from shoal import tree
 from shoal.engines.api import Member, Order, Results
 from shoal.engines.sums import Sums
-from shoal.federation import Federation
 from shoal.flower import messages
 from shoal.flower.masking import Secure
 from shoal.flower.messages import SCORE, QuestionReply, TrainReply
@@ -26,7 +25,6 @@ from shoal.flower.server import screening
 from shoal.flower.server.masked_round import MaskedRound, SumNotOpenedError
 from shoal.flower.server.screening import ReplyScreen
 from shoal.flower.server.transport import Address, Transport
-from shoal.orders import endings_of
 from shoal.tree import Tree
 
 
@@ -40,13 +38,11 @@ class NoAnswerError(Exception):
 
 @dataclass
 class GridEngine:
-    """Orders as messages. ``federation`` says whose session has ended; members' memories stay
-    where they are, and the store holds numbers for them."""
+    """Orders as messages. Members' memories stay where they are; the store holds numbers."""
 
     transport: Transport
     where: Callable[[int], Address | None]
     screen: ReplyScreen
-    federation: Callable[[], Federation | None] = lambda: None
     released: Callable[[], None] = lambda: None  # called before members send uploads
     secure: Secure | None = None
     needed: Callable[[int], int] = lambda cohort: 1  # uploads without which a round is void
@@ -132,8 +128,6 @@ class GridEngine:
         part: int = 0,
         payload: Tree = (),
     ) -> messages.OrderMessage:
-        federation = self.federation()
-        endings = endings_of(federation, 0) if federation is not None else {}
         return messages.OrderMessage(
             nonce=self.transport.nonce(),
             member=member.client,
@@ -153,13 +147,13 @@ class GridEngine:
             score=score,
             question=question,
             part=part,
-            serials=tuple(serial for serial, _ in endings.values()),
-            ended=tuple(endings),
+            serials=tuple(serial for _, (serial, _) in order.ends),
+            ended=tuple(part for part, _ in order.ends),
             theta=order.model.theta,
             stats=order.model.stats,
             sent=order.sent,
             payload=payload,
-            endings=tuple(payload for _, payload in endings.values()),
+            endings=tuple(ending for _, (_, ending) in order.ends),
         )
 
     # ---- up ----

@@ -15,6 +15,7 @@ from pathlib import Path
 from flwr.serverapp import Grid
 
 from shoal import checkpoint
+from shoal.context import Round
 from shoal.durable import private_folder
 from shoal.errors import UserError
 from shoal.federation import Federation, Settings
@@ -94,7 +95,6 @@ class Server:
             self.transport,
             self.online.where,
             screen,
-            lambda: self.player.federation,
             secure=agreed.sums,
             needed=guard.needed,
         )
@@ -283,7 +283,7 @@ class Server:
         members = tuple(sorted(self.online.here))
         moment = self.world.at(self.rules.num_server_rounds - 1)
         jobs = [Job(member) for member in members]
-        order = make_order(self.federation, self.settings, moment, 0, jobs)
+        order = make_order(Round(self.federation, self.settings, moment), 0, jobs)
         scores = self.engine.score(order) if members and self.account is None else {}
         self.log.write()
         self.record.finish(self, scores)

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from shoal import rng
 from shoal.config.build import Plan, build
-from shoal.engines.loop import Loop
+from shoal.context import Round
 from shoal.federation import Federation
-from shoal.reach import Reach
+from shoal.reach import ServerCalls
 from shoal.reproduce.measures import Reading, measure_of_model
 from shoal.rundir import RunDir
 from shoal.task import ModuleTask
@@ -76,8 +76,8 @@ def _footprint(plan: Plan, pilot: Tensor, group: int, share: float) -> Tensor:
     moment = replace(plan.world.at(0), members=range(group * size, (group + 1) * size), shift=None)
     rate = settings.rates(moment)[0]
     trial = Federation.fresh(settings, plan.initial, moment, rate)
-    reach = Reach(trial, settings, moment, Loop(), 0, 0)
-    return reach.rehearse(pilot, 1, PROBE_RATE * rate) - pilot
+    clients = ServerCalls(Round(trial, settings, moment), 0)
+    return clients.rehearse(pilot, 1, PROBE_RATE * rate) - pilot
 
 
 def _distance(plan: Plan, one: Tensor, other: Tensor) -> float:

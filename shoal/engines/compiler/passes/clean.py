@@ -80,7 +80,8 @@ def _drop_nothing(node: Node) -> Node | None:
         return source
     if name in _SAME_SHAPE_VIEWS and alike(node, source):
         return source
-    if name in ("_to_copy", "clone") and alike(node, source):
+    # stand-ins have no device, so a copy to one that is named is taken for a move
+    if name in ("_to_copy", "clone") and alike(node, source) and "device" not in node.kwargs:
         return source
     if name in ("mul", "div") and node.args[1] == 1 and same_kind(node, source):
         return source
@@ -112,7 +113,7 @@ def _fold_constants(graph: Graph) -> None:
         if node.op == "get_attr":
             node.meta.setdefault("val", None)
         elif node.op == "call_function" and _is_small(node):
-            tensor = _constant_value(node, known)
+            tensor = _constant_value(node, known, graph.device)
             if tensor is not None:
                 known[node] = tensor
     for node, tensor in known.items():
@@ -127,17 +128,19 @@ def _is_small(node: Node) -> bool:
     return is_tensor(node) and value(node).numel() <= _LARGEST_CONSTANT
 
 
-def _constant_value(node: Node, known: dict[Node, Tensor]) -> Tensor | None:
+def _constant_value(node: Node, known: dict[Node, Tensor], device: torch.device) -> Tensor | None:
     name = op_name(node)
     if draws(node):
         return None
     if name in _FILLS:
-        return torch.full(shape(node), _FILLS[name], dtype=dtype(node))
+        return torch.full(shape(node), _FILLS[name], dtype=dtype(node), device=device)
     inputs = node.all_input_nodes
     if name == "_to_copy" and isinstance(node.args[0], int | float):
-        return torch.tensor(node.args[0], dtype=dtype(node))  # a number that became a tensor
+        return torch.tensor(
+            node.args[0], dtype=dtype(node), device=device
+        )  # a number that became a tensor
     if name == "full_like" and is_number(node.args[1]):
-        return torch.full(shape(node), node.args[1], dtype=dtype(node))  # type: ignore[arg-type]
+        return torch.full(shape(node), node.args[1], dtype=dtype(node), device=device)  # type: ignore[arg-type]
     if (name in _MAKERS and not inputs) or (inputs and all(i in known for i in inputs)):
         args: Any = map_arg(node.args, known.__getitem__)
         kwargs: Any = map_arg(node.kwargs, known.__getitem__)

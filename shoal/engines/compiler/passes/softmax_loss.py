@@ -70,7 +70,7 @@ def _simplify(graph: Graph, node: Node) -> None:
 
 def _off_target(graph: Graph, soft: Node, dim: Any, index: Any, like: Node) -> Node:
     """``softmax - onehot``."""
-    minus_one = torch.full(shape(index), -1.0, dtype=dtype(like))
+    minus_one = torch.full(shape(index), -1.0, dtype=dtype(like), device=graph.device)
     stored = graph.store_constant(minus_one)
     return insert(graph.fx, aten.scatter_add.default, soft, dim, index, stored)
 
