@@ -99,7 +99,7 @@ SHOAL = [sys.executable, "-c", "from shoal.cli import main; main()"]
 SUPERLINK_COMMAND = [
     sys.executable,
     "-c",
-    "from shoal.flower.superlink import main; main()",
+    "from shoal.flower.operations.superlink import main; main()",
     "flower-superlink",
 ]
 
