@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from shoal.engines.sums import all_finite
 from shoal.types import Rejected
 
 NOT_FINITE = "not finite"  # a reason to turn an upload away
+Bound = Callable[[Results], Mapping[int, str]]  # further reasons, by client
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,8 @@ class Guard:
     quorum: float | int = 0.5
     retries: int = 3
     norm: float | None = None  # reject uploads longer than this
+    bound: Bound | None = field(default=None, compare=False)  # of a real federation
+    tell: Callable[[Rejected], None] | None = field(default=None, compare=False)  # at once
 
     def needed(self, cohort: int) -> int:
         """How many accepted uploads make a round of this cohort.
@@ -44,19 +47,28 @@ class Guard:
         if delta.dim() != 2 or delta.shape[1] != size:
             shape = tuple(delta.shape[1:])
             return [], [], [Rejected(c, f"shape {shape}, expected ({size},)") for c in clients]
-        norms: Sequence[float] = results.norms or torch.linalg.vector_norm(delta, dim=1).tolist()
+        known = results.norms is not None or not results.counted
+        norms: Sequence[float] = results.norms or (
+            torch.linalg.vector_norm(delta, dim=1).tolist()
+            if known
+            else [math.nan] * len(clients)  # a sum does not say how long each upload is
+        )
         finite = _finite_rows(results)
         # their sum: the largest of several numbers may pass over one that is none
-        if self.norm is None and all(finite) and math.isfinite(sum(norms)):
+        if self.norm is None and self.bound is None and all(finite) and math.isfinite(sum(norms)):
             everybody = set(clients)  # the usual case, without a look at each client
             if len(everybody) == len(clients) and everybody <= expected and not everybody & seen:
                 seen |= everybody
                 return list(range(len(clients))), list(norms), []
         keep, kept_norms, rejected = [], [], []
+        bounded = {} if self.bound is None else self.bound(results)
         for row, (client, norm) in enumerate(zip(clients, norms, strict=True)):
-            reason = self._reason(client, norm, finite[row], expected, seen)
+            fine = finite[row] and (norm < math.inf or not known)
+            reason = self._reason(client, norm, fine, expected, seen) or bounded.get(client, "")
             if reason:
                 rejected.append(Rejected(client, reason))
+                if self.tell is not None:
+                    self.tell(rejected[-1])
             else:
                 seen.add(client)
                 keep.append(row)
@@ -70,7 +82,7 @@ class Guard:
             return "not in this round's cohort"
         if client in seen:
             return "sent twice"
-        if self.enabled and not (norm < float("inf") and finite):
+        if self.enabled and not finite:
             return NOT_FINITE
         if self.norm is not None and norm > self.norm:
             return f"norm {norm:.3g} above the limit {self.norm:.3g}"

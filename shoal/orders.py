@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor
 
 from shoal.context import Round
 from shoal.engines.api import Member, Order
+from shoal.engines.client_round import Program
 from shoal.errors import UserError
 from shoal.federation import Federation
 from shoal.lone_rows import check_client
@@ -60,6 +63,7 @@ def make_order(round: Round, k: int, jobs: Sequence[Job], summed: bool = False) 
         uniform=settings.uniform,
         summed=summed,
         last_batch=settings.last_batch,
+        ends=tuple(endings_of(federation, k).items()) if settings.elsewhere else (),
     )
 
 
@@ -68,14 +72,11 @@ def make_member(round: Round, job: Job) -> Member:
     settings, now = round.settings, round.moment.round
     client, world, cap = job.client, settings.world, settings.cap(job.client)
     memories = round.federation.store.get(client, job.model)
-    if settings.elsewhere:  # the store holds tickets; what they stand for is the client's
+    if settings.elsewhere:  # the store holds numbers; the memories themselves are the client's
         return Member(client, world.train(client, now), None, memories, cap)
     if round.federation.endings:
         memories = _caught_up(round, job, memories)
-    train = _training_data(world, round.moment, job)
-    if memories is not None:
-        kept = memories
-        train = round.run("data", lambda i, part, data: part.data(kept[i], data), train)
+    train = with_memories(settings.program, memories, _training_data(world, round.moment, job))
     if not len(train):
         raise UserError(
             f"client {client} has no rows to train on in round {now}; give it some, or leave it "
@@ -104,20 +105,44 @@ def _caught_up(
     latest = max((number for number, _ in mine.values()), default=0)
     # a client that never trained this model has no end to catch up with
     seen = federation.ended.get(key, 0) if memories is not None else latest
-    for i, (number, payload) in mine.items():
-        part = settings.method.parts[i]
-        if memories is None or memories[i] is None:
-            continue
-        if number > seen and part.fills("member_end"):
-            model = federation.models[job.model]
-            new = settings.program.ended_memory(
-                i, model, federation.initial.theta, memories, payload
-            )
-            memories = (*memories[:i], new, *memories[i + 1 :])
+    if memories is not None and latest > seen:
+        model, initial = federation.models[job.model], federation.initial.theta
+        new = catch_up(settings.program, memories, mine, seen, model, initial)
+        if new is not memories:
             # kept at once: the upload that follows may be rejected, a question brings none
+            memories = new
             federation.store.put(job.client, job.model, memories)
     federation.ended[key] = latest
     return memories
+
+
+def catch_up(
+    program: Program,
+    memories: tuple[Tree, ...],
+    ends: Mapping[int, tuple[int, Tree]],
+    seen: int,
+    model: Model,
+    initial: Tensor,
+) -> tuple[Tree, ...]:
+    """A client's memories after the client half of those ``session_end`` that are newer than what
+    it has ``seen``: the same tuple if there are none. ``ends`` are number and payload, by part."""
+    for i, (number, payload) in ends.items():
+        fills = program.method.parts[i].fills("member_end")
+        if fills and number > seen and memories[i] is not None:
+            new = program.ended_memory(i, model, initial, memories, payload)
+            memories = (*memories[:i], new, *memories[i + 1 :])
+    return memories
+
+
+def with_memories(
+    program: Program, memories: tuple[Tree, ...] | None, train: ClientData
+) -> ClientData:
+    """A client's rows with those that its memories bring (replay)."""
+    if memories is not None and program.method.fills("data"):
+        for part, memory in zip(program.method.parts, memories, strict=True):
+            if part.fills("data"):
+                train = part.data(memory, train)
+    return train
 
 
 def endings_of(federation: Federation, k: int) -> dict[int, tuple[int, Tree]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -30,6 +30,7 @@ from shoal.wire import once_bytes
 from shoal.worlds.base import Moment
 
 Record = dict[str, Any]
+Observed = Callable[[Moment, RoundReport], Record]
 SHORT = 64  # numbers of a part's figure that a record carries
 
 
@@ -49,22 +50,33 @@ class AbandonedError(Exception):
 
 
 class Player:
-    """A federation and where it stands. Between rounds it can be copied, saved and restored."""
+    """A federation and where it stands. Between rounds it can be copied, saved and restored.
 
-    def __init__(self, plan: Plan, federation: Federation | None = None) -> None:
-        self.plan, self.settings = plan, plan.settings
+    The server of a real federation brings an ``engine`` of its own, and ``observed``: what members
+    report of a round goes into its record, since nothing can be evaluated here.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        federation: Federation | None = None,
+        engine: Engine | None = None,
+        observed: Observed | None = None,
+    ) -> None:
+        self.plan, self.settings, self.observed = plan, plan.settings, observed
         config = plan.config
-        self.engine: Engine = make_engine(
+        self.engine = engine or make_engine(
             config.engine, config.threads, config.workers, config.address
         )
         self.notes = notes_of(self.engine)
-        self.notes.add(*_notes_of_the_plan(plan))
+        # how long batches are padded is not known before members of a real federation are here
+        self.notes.add(*(_notes_of_the_plan(plan) if observed is None else plan.notes))
         self._attributes = Attributes(plan.settings.method.parts)
         if federation is None:
             first = plan.world.at(0)
             rate = plan.settings.rates(first)[0]
             federation = Federation.fresh(plan.settings, plan.initial, first, rate)
-            if self._attributes.foreign:
+            if self._attributes.foreign and observed is None:
                 _rehearse(federation.snapshot(), plan.settings)
             self._attributes.check()
         self.federation = federation
@@ -129,13 +141,15 @@ class Player:
             "loss": None,
             "tasks": {},
         }
-        if self._evaluates(moment.round):
+        if self.observed is None and self._evaluates(moment.round):
             record |= self._scored(moment)
         record |= {
             **report.costs(),
             "rejected": [{"client": r.client, "reason": r.reason} for r in report.rejected],
         }
-        if moment.round + 1 == self.rounds:
+        if self.observed is not None:
+            record |= {"source": "real", **self.observed(moment, report)}
+        elif moment.round + 1 == self.rounds:
             record["stored"] = self._stored()
         if self.plan.config.problem is not None:
             record["theta"] = self.federation.models[0].theta.tolist()
@@ -163,7 +177,7 @@ class Player:
     def _local(self, moment: Moment) -> Record:
         """Every so many rounds, the scores of the local models that members would train."""
         every = self.plan.config.evaluate.local
-        if every is None or moment.round % every:
+        if every is None or moment.round % every or self.observed is not None:
             return {}
         if self._trained is None:
             self._trained = as_trained(self.settings.program)  # kept: its traces are reused
@@ -198,9 +212,10 @@ class Player:
     def _evaluates(self, round: int) -> bool:
         return (round + 1) % self.plan.config.evaluate.every == 0 or round + 1 == self.rounds
 
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self, federation: Federation | None = None) -> dict[str, Tensor]:
         """The global model by parameter name; several models have a prefix each."""
-        exported = [self.settings.task.export(model) for model in self.federation.models]
+        models = (federation or self.federation).models
+        exported = [self.settings.task.export(model) for model in models]
         if len(exported) == 1:
             return exported[0]
         return {f"model_{k}.{n}": t for k, named in enumerate(exported) for n, t in named.items()}

@@ -81,6 +81,18 @@ class RunDir:
             )
 
     @property
+    def is_real(self) -> bool:
+        """Whether a real federation's server writes here."""
+        return (self.path / "federation.yaml").exists()
+
+    def check_simulated(self) -> None:
+        if self.is_real:
+            raise UserError(
+                f"{self.path} is the run of a real federation, which only its server goes on with: "
+                f"shoal flower resume {self.path.parent}"
+            )
+
+    @property
     def finished(self) -> bool:
         """``summary.json`` is the last file of a run."""
         return self.summary.exists()
@@ -101,6 +113,7 @@ class RunDir:
             )
         if not self.is_run:
             raise UserError(f"{self.path} is no run directory, so --force does not replace it")
+        self.check_simulated()
         self._check_unused()
 
     def create(

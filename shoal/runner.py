@@ -21,6 +21,7 @@ from shoal.config.build import Plan, build
 from shoal.config.overrides import applied
 from shoal.durable import disk_is_full
 from shoal.errors import UserError
+from shoal.federation import Federation
 from shoal.journal import Journal
 from shoal.metrics.evaluate import ROWS, evaluate
 from shoal.origin import Origin, check_origin, origin_of, read_origin
@@ -99,6 +100,7 @@ class Run:
         """
         where = RunDir(directory)
         where.check_run()
+        where.check_simulated()
         if where.finished:
             raise UserError(f"{directory} is finished; there is nothing to resume")
         if (round := diverged.diverged(directory)) is not None:
@@ -314,9 +316,10 @@ def initial_loss(plan: Plan) -> float:
     return loss if math.isfinite(loss) else 0.0
 
 
-def write_model(player: Player, path: Path) -> None:
+def write_model(player: Player, path: Path, federation: Federation | None = None) -> None:
     """The global model(s) by parameter name, for ``load_state_dict`` of a plain module."""
-    write_bytes(path, save({name: t.cpu().contiguous() for name, t in player.tensors().items()}))
+    tensors = player.tensors(federation).items()
+    write_bytes(path, save({name: t.cpu().contiguous() for name, t in tensors}))
 
 
 __all__ = ["Run", "config_hash", "write_model"]

@@ -14,6 +14,7 @@ there (the method that uses it has been built) and must be a NamedTuple.
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Callable
@@ -128,13 +129,50 @@ def freeze(tree: Tree, add: Callable[[Tensor], Any], name: Callable[[type], str]
     return {name(type(tree)): items} if hasattr(tree, "_fields") else items
 
 
+class TreeReader:
+    """Builds trees from JSON values that may come from anybody: a ValueError says what is wrong.
+
+    ``leaf`` finds the tensor for what stands in its place, and refuses what does not; ``kind_of``
+    finds the NamedTuple with a name. No tree is deeper than ``depth``, and all that one reader
+    builds have no more than ``places`` places, those without a tensor included.
+    """
+
+    def __init__(
+        self,
+        leaf: Callable[[Any], Tensor],
+        kind_of: Callable[[str], Any] = kind_of,
+        depth: float = math.inf,
+        places: float = math.inf,
+    ) -> None:
+        self.leaf, self.kind_of, self.depth, self.places = leaf, kind_of, depth, places
+        self.seen = 0
+
+    def read(self, frozen: Any, depth: int = 0) -> Tree:
+        self.seen += 1
+        if depth > self.depth or self.seen > self.places:
+            most = f"{self.depth}, or of more than {self.places} places"
+            raise ValueError(f"a tree deeper than {most}")
+        if frozen is None:
+            return None
+        if isinstance(frozen, list):
+            return tuple([self.read(item, depth + 1) for item in frozen])
+        if not isinstance(frozen, dict):
+            return self.leaf(frozen)
+        if set(frozen) == {"of", "items"}:  # as version 0.1 sent it
+            name, items = frozen["of"], frozen["items"]
+        elif len(frozen) == 1:
+            ((name, items),) = frozen.items()
+        else:
+            raise ValueError("a tree with a node of an unknown kind")
+        kind = self.kind_of(name) if isinstance(name, str) else None
+        if kind is None or not isinstance(items, list):
+            raise ValueError("a tree with a name that nothing has, or without entries")
+        # a field with a default may have been added since
+        if not 0 <= len(kind._fields) - len(items) <= len(kind._field_defaults):
+            raise ValueError(f"{kind.__name__} with {len(items)} entries")
+        return kind(*[self.read(item, depth + 1) for item in items])
+
+
 def thaw(frozen: Any, tensor: Callable[[str], Tensor]) -> Tree:
     """The tree again; ``tensor`` finds one by its name."""
-    if frozen is None:
-        return None
-    if isinstance(frozen, str):
-        return tensor(frozen)
-    if isinstance(frozen, list):
-        return tuple(thaw(item, tensor) for item in frozen)
-    ((name, items),) = frozen.items()
-    return kind_of(name)(*(thaw(item, tensor) for item in items))
+    return TreeReader(tensor).read(frozen)

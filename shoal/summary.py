@@ -34,7 +34,9 @@ def read_rounds(path: Path) -> Iterator[dict[str, Any]]:
                 yield json.loads(line)
 
 
-def summary(plan: Plan, records: Iterable[dict[str, Any]]) -> dict[str, Any]:
+def summary(
+    plan: Plan, records: Iterable[dict[str, Any]], source: str = "simulated"
+) -> dict[str, Any]:
     """``summary.json``."""
     rules, method = plan.config.evaluate, plan.settings.method
     detecting = any(part.fills("notice") for part in method.parts)
@@ -42,11 +44,12 @@ def summary(plan: Plan, records: Iterable[dict[str, Any]]) -> dict[str, Any]:
     found = figures(records, rule, window=rules.window, detecting=detecting)
     return {
         "format": 1,
+        **({} if source == "simulated" else {"source": source}),
         "method": method.name,
         "seed": plan.config.seed,
         "engine": plan.config.engine,
         "device": plan.config.device,
-        "scored_on": scored_on(rules.model_dump(), found.get("own_rows")),
+        "scored_on": scored_on(rules.model_dump(), found.get("own_rows"), source),
         **found,
         "cost": costs(plan, found),
         "peak_memory_mb": peak_memory_mb(),

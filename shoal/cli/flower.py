@@ -37,8 +37,8 @@ def new(
     """Write a ready Flower app from a config."""
     _needs_flower()
     from shoal.config import load
-    from shoal.flower.new_app import write_app
-    from shoal.flower.secure import Secure
+    from shoal.flower.apps import write_app
+    from shoal.flower.masking import Secure
 
     rule = Secure(secure) if secure else None
     agreed = write_app(folder, load(config, changes), publisher=publisher, secure=rule)
@@ -72,12 +72,11 @@ def register(
     _needs_flower()
     from shoal.errors import UserError
     from shoal.flower.keys import read_public
-    from shoal.flower.layout import Place, read_up
-    from shoal.flower.link import owners_link
-    from shoal.flower.roster import Roster
+    from shoal.flower.operations.up import FederationFolder, owners_link, read_up
+    from shoal.flower.server.members import MemberRegistry
 
-    where = Place(place)
-    entry = Roster(where.roster).add(name, read_public(public))
+    where = FederationFolder(place)
+    entry = MemberRegistry(where.roster).add(name, read_public(public))
     typer.echo(f"{name} is member {entry.member} of the roster.")
     if not where.settings.exists():
         return
@@ -114,17 +113,17 @@ def node(
     import torch
 
     from shoal.errors import UserError
-    from shoal.flower.agreement import load
+    from shoal.flower.agreement import load_agreement
     from shoal.flower.apps import data_of
     from shoal.flower.keys import fingerprint, read_key
-    from shoal.flower.node import Node
+    from shoal.flower.node.node import Node
     from shoal.flower.privacy import epsilon
 
     if not insecure and ca is None and not check:
         raise UserError("--ca is missing: a member checks whom it talks to with the authority's "
                         "certificate (or say --insecure)")  # fmt: skip
     torch.set_num_threads(1)
-    agreed = load(federation)
+    agreed = load_agreement(federation)
     found = data_of(data, loader, agreed, x, y)
     own = read_key(key)
     member = Node(agreed, found, own, name or key.stem, home)
@@ -139,7 +138,7 @@ def node(
                    "single uploads (the agreement has no secure)")  # fmt: skip
     if check:
         return
-    from shoal.flower.node_loop import serve, try_again
+    from shoal.flower.node.connection import serve, try_again
 
     try:
         serve(member, superlink, authority=ca, insecure=insecure, poll=poll, say=typer.echo)
@@ -168,14 +167,13 @@ def up(
     """Start a federation here: SuperLink, server app and members as real processes."""
     _needs_flower()
     from shoal.errors import UserError
-    from shoal.flower.bring_up import bring_up
-    from shoal.flower.layout import Place, Up
-    from shoal.flower.new_app import agreement_of
-    from shoal.flower.up import free_port
+    from shoal.flower.apps import agreement_of
+    from shoal.flower.operations.supervisor import start_federation
+    from shoal.flower.operations.up import FederationFolder, UpOptions, free_port
 
     agreement_of(folder)
     # beside the app, not in it: Flower sends what is in the app to the SuperLink
-    place = Place(out or folder.resolve().with_name(f"{folder.resolve().name}-up"))
+    place = FederationFolder(out or folder.resolve().with_name(f"{folder.resolve().name}-up"))
     if place.settings.exists():
         raise UserError(f"{place.path} is in use; go on with: shoal flower resume {place.path}")
     settings = _settings(changes)
@@ -183,10 +181,10 @@ def up(
         settings["num-server-rounds"] = rounds
     if nodes:
         settings.setdefault("start-members", nodes)
-    wanted = Up(str(folder.resolve()), nodes, host, port or free_port(), insecure, settings)
+    wanted = UpOptions(str(folder.resolve()), nodes, host, port or free_port(), insecure, settings)
     hosts = [*names, *([host] if host not in ("0.0.0.0", "::") else [])]
     try:
-        bring_up(place, wanted, hosts, typer.echo)
+        start_federation(place, wanted, hosts, typer.echo)
     except KeyboardInterrupt:
         typer.echo(f"Stopped. Go on with: shoal flower resume {place.path}")
         raise typer.Exit(130) from None
@@ -198,7 +196,7 @@ def _settings(changes: list[str]) -> dict[str, Any]:
 
     from shoal.config.dialect import parsed
     from shoal.errors import UserError
-    from shoal.flower.rules import from_run_config
+    from shoal.flower.agreement import rules_from
 
     found: dict[str, Any] = {}
     for change in changes:
@@ -209,19 +207,21 @@ def _settings(changes: list[str]) -> dict[str, Any]:
             found[name] = parsed(value, yaml.SafeLoader)
         except yaml.YAMLError as error:
             raise UserError(f"--set {change}: {' '.join(str(error).split())}") from None
-    from_run_config(found)
+    rules_from(found)
     return found
 
 
 @app.command()
-def resume(place: Path = typer.Argument(help="The directory of shoal flower up.")) -> None:
+def resume(
+    place: Path = typer.Argument(help="The directory of shoal flower up."),
+) -> None:
     """Go on after a server, a SuperLink or everything was stopped."""
     _needs_flower()
-    from shoal.flower.bring_up import resume as go_on
-    from shoal.flower.layout import Place
+    from shoal.flower.operations.supervisor import resume_federation as go_on
+    from shoal.flower.operations.up import FederationFolder
 
-    go_on(Place(place), typer.echo)
-    if Place(place).finished:
+    go_on(FederationFolder(place), typer.echo)
+    if FederationFolder(place).finished:
         status(place)
 
 
@@ -231,8 +231,8 @@ def status(
 ) -> None:
     """Where a federation stands, and how its members behave."""
     _needs_flower()
-    from shoal.flower.layout import Place
-    from shoal.flower.status import table
+    from shoal.flower.operations.supervisor import status_table
+    from shoal.flower.operations.up import FederationFolder
 
-    for line in table(Place(place)):
+    for line in status_table(FederationFolder(place)):
         typer.echo(line)

@@ -48,6 +48,8 @@ class Order:
     uniform: bool | None = None  # how uploads will be weighed; None: an engine need not add up
     summed: bool = False  # nobody looks at a single delta, as long as all of them are finite
     last_batch: LastBatch = "keep"  # what becomes of rows that do not fill a batch
+    # number and payload of the newest session_end by part, where clients keep their memories
+    ends: tuple[tuple[int, tuple[int, Tree]], ...] = ()
 
     @property
     def epochs(self) -> int:

@@ -1,6 +1,6 @@
 """Real federations on Flower: members that come and go, on machines of their own.
 
-``Guarded`` and the strategies are for Flower apps of one's own; everything else is behind
+``GuardedStrategy`` and the strategies are for Flower apps of one's own; everything else is behind
 ``shoal flower``.
 """
 
@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from shoal.flower.apps import client_app, server_app
-    from shoal.flower.guarded import Guarded
+    from shoal.flower.guarded_strategy import GuardedStrategy
     from shoal.flower.strategies import ServerRule, flash, server_optimizer, special
 
 _PLACES = {
-    "Guarded": "guarded",
+    "GuardedStrategy": "guarded_strategy",
     "ServerRule": "strategies",
     "client_app": "apps",
     "flash": "strategies",
@@ -33,7 +33,7 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
-    "Guarded",
+    "GuardedStrategy",
     "ServerRule",
     "client_app",
     "flash",

@@ -2,18 +2,21 @@
 
 ``federation.yaml`` holds it. Server and nodes each have a copy and compare digests before the
 first round, so that a node runs what its owner has read and nothing else. It says nothing about
-anybody's data but the form it must have.
+anybody's data but the form it must have. Beside it are the rules by which a server runs the
+federation, which members need not agree to.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from shoal.config import Config, from_mapping
 from shoal.config.build import Plan, build
@@ -21,25 +24,181 @@ from shoal.config.load import read
 from shoal.config.method import complete
 from shoal.config.old_defaults import filled, without_added
 from shoal.data.sources import Dataset
-from shoal.errors import UserError
-from shoal.flower.bounds import Bounds
-from shoal.flower.bounds import from_values as bounded
-from shoal.flower.privacy import Privacy, from_values
-from shoal.flower.secure import Secure
-from shoal.flower.secure import from_values as secured
+from shoal.errors import UserError, suggestion
+from shoal.flower.masking import Secure, secure_from
+from shoal.flower.privacy import Privacy, privacy_from
 from shoal.parts.divergence import LastModels
 from shoal.rundir import dump_json, dump_yaml, write_text
 from shoal.types import ClientData, Pool
 from shoal.worlds.base import Moment, World
 
+# ---- rules of the server ----
+# As version 0.1 called them.
+OLD_RULES = {
+    "settle": "stable-rounds",
+    "enough": "enough-share",
+    "grace": "grace-seconds",
+    "absent-after": "missed-before-gone",
+}
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Settings of ``[tool.flwr.app.config]``, in kebab-case there.
+
+    Parameters
+    ----------
+    num_server_rounds: rounds of the run.
+    min_members: below so many members the server waits.
+    start_members: so many must be there before the first round.
+    deadline: seconds that members have for one order; who is later is cut.
+    enough_share: once this share of a cohort has replied, the rest has ``grace_seconds`` more.
+    stable_rounds: a change of members must last so many starts of rounds to be a new session.
+    missed_before_gone: a member that missed so many deadlines in a row counts as gone.
+    rollback: go back when members report an accuracy that is worse by more than this (0: never).
+    upload_factor: an upload may be so many times as long as the model.
+    norm_factor: an upload may be so many times as long (2-norm) as the median of its round's.
+    poll: seconds between two looks at what has come, at most.
+    insecure: take members that no roster names, without authentication.
+    """
+
+    num_server_rounds: int = 10
+    min_members: int = 2
+    start_members: int = 2
+    deadline: float = 120.0
+    enough_share: float = 1.0
+    grace_seconds: float = 5.0
+    stable_rounds: int = 0
+    missed_before_gone: int = 1
+    rollback: float = 0.1
+    upload_factor: float = 4.0
+    norm_factor: float = 10.0
+    poll: float = 1.0
+    insecure: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("num_server_rounds", "min_members", "start_members", "missed_before_gone"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{kebab(name)} must be a whole number of at least 1")
+        for name in ("deadline", "upload_factor", "poll"):
+            if not getattr(self, name) > 0:
+                raise UserError(f"{kebab(name)} must be a number above 0")
+        for name in ("stable_rounds", "grace_seconds", "rollback", "norm_factor"):
+            if getattr(self, name) < 0:
+                raise UserError(f"{kebab(name)} must not be negative")
+        if not 0 < self.enough_share <= 1:
+            raise UserError("enough-share must be a share above 0 and at most 1")
+
+    def plain(self) -> dict[str, Any]:
+        return {kebab(name): value for name, value in asdict(self).items()}
+
+
+def kebab(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def rules_from(values: Mapping[str, Any]) -> Rules:
+    """Rules from a Flower run config.
+
+    >>> rules_from({"num-server-rounds": 3, "deadline": 5}).deadline
+    5.0
+    """
+    kinds: dict[str, tuple[str, type]] = {
+        kebab(f.name): (f.name, type(f.default)) for f in fields(Rules)
+    }
+    given: dict[str, Any] = {}
+    for key, value in values.items():
+        key = OLD_RULES.get(key, key)
+        if key not in kinds:
+            raise UserError(f"the run config has no key {key!r}; {suggestion(key, kinds)}")
+        name, kind = kinds[key]
+        if name in given:
+            raise UserError(f"the run config has {key} twice, by its old and its new name")
+        fits = isinstance(value, kind) or (kind is float and isinstance(value, int))
+        if not fits or (isinstance(value, bool) and kind is not bool):
+            raise UserError(f"{key} is {value!r}; it must be of type {kind.__name__}")
+        given[name] = kind(value)
+    return Rules(**given)
+
+
+# ---- bounds on one member's word ----
+ROWS = 10_000_000
+TIMES = 10.0  # the length of the initial model
+PAYLOAD = 1e6  # times ``norm``: control variates divide by a rate, sums grow with rows
+TAIL = 10.0  # deviations: noise is longer once in 10^22 uploads
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """``bounds`` in ``federation.yaml``.
+
+    Parameters: ``rows`` (rows that a member may declare, of which its weight follows), ``norm``
+    (length, as 2-norm, of an upload at most; None: ten times the initial model's, and at least 10;
+    with ``privacy`` the length to which members clip and what their noise adds), ``payload``
+    (length of what a method sends beside the upload, or answers; None: a million times ``norm``).
+    """
+
+    rows: int = ROWS
+    norm: float | None = None
+    payload: float | None = None
+
+    def __post_init__(self) -> None:
+        if type(self.rows) is not int or not 1 <= self.rows <= 2**31 - 1:
+            raise UserError(f"bounds.rows is {self.rows!r}; it must be a whole number of at least "
+                            "1 and below 2^31")  # fmt: skip
+        for name in ("norm", "payload"):
+            value = getattr(self, name)
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if value is not None and not (number and 0 < value < 1e30):
+                raise UserError(f"bounds.{name} is {value!r}; it must be a number above 0")
+
+    def filled(self, initial: Tensor, privacy: Privacy | None) -> Limits:
+        """The bounds as numbers, for a federation that begins with this model."""
+        norm = self.norm
+        if norm is None and privacy is not None:
+            norm = privacy.clip + privacy.share * (math.sqrt(initial.numel()) + TAIL)
+        if norm is None:
+            norm = TIMES * max(1.0, float(torch.linalg.vector_norm(initial.double())))
+        return Limits(self.rows, norm, PAYLOAD * norm if self.payload is None else self.payload)
+
+    def plain(self) -> dict[str, Any]:
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds as they are applied."""
+
+    rows: int
+    norm: float
+    payload: float
+
+
+def bounds_from(values: Any) -> Bounds:
+    known = {"rows", "norm", "payload"}
+    if not isinstance(values, Mapping) or not set(values) <= known:
+        raise UserError("bounds may have rows, norm and payload, and nothing else")
+    return Bounds(**values)
+
+
+# ---- the agreement ----
 # What a run may say differently on each side, or what only simulations have.
-APART = ("data", "world", "engine", "device", "checkpoint", "evaluate", "problem", "guard")
+SIDE_SPECIFIC_KEYS = (
+    "data",
+    "world",
+    "engine",
+    "device",
+    "checkpoint",
+    "evaluate",
+    "problem",
+    "guard",
+)
 PROTECTED = ("privacy", "secure", "bounds")
 ANYBODY = 1_000_000
 
 
 @dataclass(frozen=True)
-class Expects:
+class DataForm:
     """The form of a sample, the number of classes, and their names where labels are text."""
 
     shape: tuple[int, ...]
@@ -60,7 +219,7 @@ class Expects:
 class Agreement:
     """A config without data, and what the data must look like."""
 
-    expects: Expects
+    expects: DataForm
     config: Config
     privacy: Privacy | None = None
     secure: Secure | None = None
@@ -83,7 +242,9 @@ class Agreement:
     @property
     def digest(self) -> str:
         """The same on both sides exactly if both train the same thing."""
-        values = {k: v for k, v in without_added(self._values).items() if k not in APART}
+        values = {
+            k: v for k, v in without_added(self._values).items() if k not in SIDE_SPECIFIC_KEYS
+        }
         values["model"] = {k: v for k, v in values["model"].items() if k != "init"}
         text = dump_json({"expects": _plain(self.expects), "config": values, **self._private()})
         return hashlib.sha256(text.encode()).hexdigest()
@@ -107,7 +268,7 @@ class Agreement:
         # nodes run the reference engine; nothing is tried out here, where no data is
         values = filled(self._values) if self._of_0_1 else self._values
         config = from_mapping({**values, "engine": "loop"})
-        plan = build(config, world=world or Somewhere(), data=self.expects.dataset())
+        plan = build(config, world=world or EmptyWorld(), data=self.expects.dataset())
         if any(isinstance(part, LastModels) for part in plan.settings.method.parts):
             raise UserError("measure_divergence: everybody reads all members' last local models, "
                             "which stay with the members of a real federation; leave it out, and "
@@ -119,14 +280,18 @@ class Agreement:
             self.secure.check(plan.settings.method, config.guard.norm, self.bounds)
         return plan
 
+    @property
+    def shared(self) -> dict[str, Any]:
+        """The config without what no federation has in common."""
+        apart = ("data", "world", "problem")
+        return {key: value for key, value in self._values.items() if key not in apart}
+
     def write(self, path: Path, *, shared: bool = False) -> None:
-        kept = {k: v for k, v in self._values.items() if k not in ("data", "world")}
-        kept.pop("problem", None)
-        values = {"expects": _plain(self.expects), "config": kept, **self._private()}
+        values = {"expects": _plain(self.expects), "config": self.shared, **self._private()}
         write_text(path, dump_yaml(values), shared=shared)
 
 
-def load(path: Path) -> Agreement:
+def load_agreement(path: Path) -> Agreement:
     """The agreement in a file."""
     values, _ = read(path)
     if not {"expects", "config"} <= set(values) <= {"expects", "config", *PROTECTED}:
@@ -137,14 +302,14 @@ def load(path: Path) -> Agreement:
     if {"data", "world", "problem"} & set(values["config"]):
         raise UserError(f"{path}: config must not name data, a world or a problem; nodes bring "
                         "their own data")  # fmt: skip
-    private = from_values(values["privacy"]) if values.get("privacy") is not None else None
-    secure = secured(values["secure"]) if values.get("secure") is not None else None
-    bounds = bounded(values["bounds"]) if values.get("bounds") is not None else None
-    expects = _expects(values["expects"], path)
+    private = privacy_from(values["privacy"]) if values.get("privacy") is not None else None
+    secure = secure_from(values["secure"]) if values.get("secure") is not None else None
+    bounds = bounds_from(values["bounds"]) if values.get("bounds") is not None else None
+    expects = _data_form(values["expects"], path)
     return Agreement(expects, from_mapping(values["config"]), private, secure, bounds)
 
 
-def _expects(values: Any, path: Path) -> Expects:
+def _data_form(values: Any, path: Path) -> DataForm:
     known = {"shape", "classes", "names", "vocabulary"}
     if not isinstance(values, Mapping) or not {"shape", "classes"} <= set(values) <= known:
         raise UserError(f"{path}: expects needs shape and classes (and may have names)")
@@ -156,10 +321,10 @@ def _expects(values: Any, path: Path) -> Expects:
     names = tuple(str(name) for name in values.get("names") or ())
     if names and len(names) != classes:
         raise UserError(f"{path}: expects.names has {len(names)} names for {classes} classes")
-    return Expects(tuple(shape), classes, names, values.get("vocabulary"))
+    return DataForm(tuple(shape), classes, names, values.get("vocabulary"))
 
 
-def _plain(expects: Expects) -> dict[str, Any]:
+def _plain(expects: DataForm) -> dict[str, Any]:
     return {
         "shape": list(expects.shape),
         "classes": expects.classes,
@@ -168,7 +333,7 @@ def _plain(expects: Expects) -> dict[str, Any]:
     }
 
 
-class Somewhere:
+class EmptyWorld:
     """A world that nobody asks anything: the place of a node's plan."""
 
     rounds, pad = 1, 0

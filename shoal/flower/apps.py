@@ -1,7 +1,9 @@
-"""The two apps that Flower runs: the server's loop, and a client for stock SuperNodes."""
+"""The two apps that Flower runs (the server's loop, and a client for stock SuperNodes), and
+``shoal flower new``: an app in the layout that Flower users expect, from a config."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -11,13 +13,17 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.superlink.grid import InMemoryGrid
 
+from shoal.config import Config
+from shoal.config.build import build
+from shoal.config.subject import dataset_of
 from shoal.errors import UserError
-from shoal.flower.agreement import Agreement, load
+from shoal.flower.agreement import Agreement, Bounds, DataForm, Rules, load_agreement, rules_from
 from shoal.flower.keys import Key, new_key, read_key
-from shoal.flower.node import Node
-from shoal.flower.own_data import NodeData, from_loader, from_path
-from shoal.flower.post import envelope, opened
-from shoal.flower.rules import from_run_config
+from shoal.flower.masking import Secure
+from shoal.flower.messages import from_flower, to_flower
+from shoal.flower.node.node import Node
+from shoal.flower.node.own_data import NodeData, from_loader, from_path
+from shoal.rundir import dump_yaml, write_text
 
 OUT = "out"  # the run directory, in the run config
 SIMULATED = "partition-id"  # what Flower's simulator tells every node
@@ -29,14 +35,14 @@ def server_app(agreement: Path) -> ServerApp:
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        from shoal.flower.server import Server
+        from shoal.flower.server.server import Server
 
         values = dict(context.run_config)
         out = str(values.pop(OUT, "") or "flower-run")
-        rules = from_run_config(values)
+        rules = rules_from(values)
         if isinstance(grid, InMemoryGrid):  # a simulation: nobody is there to be kept out
             rules = replace(rules, insecure=True)
-        Server(grid, load(agreement), rules, Path(out).absolute(), _said).play()
+        Server(grid, load_agreement(agreement), rules, Path(out).absolute(), _said).play()
 
     return app
 
@@ -55,8 +61,8 @@ def client_app(agreement: Path) -> ClientApp:
 
     def answer(message: Message, context: Context) -> Message:
         node = _node(agreement, tuple(sorted(_settings(context).items())))
-        frame, signature = node.reply(opened(message.content)[0])
-        return Message(envelope(frame, signature), reply_to=message)
+        frame, signature = node.reply(from_flower(message.content)[0])
+        return Message(to_flower(frame, signature), reply_to=message)
 
     for register in (app.train, app.query, app.evaluate):
         register()(answer)
@@ -72,7 +78,7 @@ def _settings(context: Context) -> dict[str, str]:
 @cache
 def _node(path: Path, settings: tuple[tuple[str, str], ...]) -> Node:
     """The node of these settings; a process makes it once."""
-    given, agreed = dict(settings), load(path)
+    given, agreed = dict(settings), load_agreement(path)
     if agreed.secure is not None:
         raise UserError("secure aggregation needs shoal flower node: a stock SuperNode starts a "
                         "new process for every message, which forgets the keys")  # fmt: skip
@@ -115,3 +121,134 @@ def _simulated(path: Path, agreed: Agreement, member: int, out: Path) -> Node:
 
 def _kept(path: Path) -> Key:
     return read_key(path) if path.exists() else new_key(path)
+
+
+# ---- shoal flower new ----
+SERVER = '''"""The server: shoal's loop over Flower's grid."""
+
+from pathlib import Path
+
+from shoal.flower.apps import server_app
+
+app = server_app(Path(__file__).with_name("federation.yaml"))
+'''
+CLIENT = '''"""The client, for stock SuperNodes and simulations (`shoal flower node` needs none)."""
+
+from pathlib import Path
+
+from shoal.flower.apps import client_app
+
+app = client_app(Path(__file__).with_name("federation.yaml"))
+'''
+TASK = '''"""What is learnt: the model and the data's form are in federation.yaml.
+
+A node with data of its own kind returns it from a function here and starts with
+`shoal flower node --loader {package}.task:load ...`.
+"""
+
+
+def load():
+    """A training and a validation set, each a pair (x, y); the second may be None."""
+    raise NotImplementedError("return ((x, y), None) with this node's own data")
+'''
+PROJECT = """[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "{name}"
+version = "1.0.0"
+description = "A federation that runs {method}"
+license = "Apache-2.0"
+# shoal itself is installed by the owner of every machine; nothing is fetched when a run starts.
+dependencies = ["flwr>=1.41,<1.43"]
+
+[tool.hatch.build.targets.wheel]
+packages = ["."]
+
+[tool.flwr.app]
+publisher = "{publisher}"
+
+[tool.flwr.app.components]
+serverapp = "{package}.server_app:app"
+clientapp = "{package}.client_app:app"
+
+[tool.flwr.app.config]
+{rules}
+"""
+README = """# {name}
+
+A federation that runs `{method}`. `{package}/federation.yaml` is what every member agrees to; give
+it to them together with `ca.crt`.
+
+    shoal flower up . --nodes 5             # everything on this machine, to try it
+    flwr run . --stream                     # a simulation (needs flwr[simulation])
+    shoal flower node --federation {package}/federation.yaml --data my.csv ...   # one member
+"""
+
+
+def write_app(
+    folder: Path,
+    config: Config,
+    expects: DataForm | None = None,
+    publisher: str = "shoal",
+    rules: Rules | None = None,
+    secure: Secure | None = None,
+) -> Path:
+    """The app directory; nothing is written if anything is wrong."""
+    if folder.exists() and any(folder.iterdir()):
+        raise UserError(f"{folder} is not empty; give a directory that does not exist yet")
+    if config.problem is not None:
+        raise UserError("a problem has no data that nodes could bring; give a config with a model")
+    name = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-") or "federation"
+    package = name.replace("-", "_")
+    today = config.model_copy(update={"format": 2})
+    agreed = Agreement(expects or expected_of(config), today, secure=secure, bounds=Bounds())
+    plan = agreed.plan()  # every check that can fail fails here
+    if secure is None:  # a sum hides how long each upload is
+        limits = Bounds().filled(plan.initial.theta, None)
+        norm = float(f"{limits.norm:.4g}")
+        agreed = replace(agreed, bounds=Bounds(norm=norm, payload=float(f"{limits.payload:.4g}")))
+    inside = folder / package
+    inside.mkdir(parents=True)
+    settings = {**(rules or Rules()).plain(), "out": ""}
+    filled = {
+        "name": name,
+        "package": package,
+        "method": plan.settings.method.name,
+        "publisher": publisher,
+        "rules": "\n".join(f"{key} = {_toml(value)}" for key, value in settings.items()),
+    }
+    write_text(folder / "pyproject.toml", PROJECT.format(**filled), shared=True)
+    write_text(folder / "README.md", README.format(**filled), shared=True)
+    write_text(inside / "__init__.py", f'"""{name}."""\n', shared=True)
+    write_text(inside / "server_app.py", SERVER, shared=True)
+    write_text(inside / "client_app.py", CLIENT, shared=True)
+    write_text(inside / "task.py", TASK.format(**filled), shared=True)
+    agreed.write(inside / "federation.yaml", shared=True)
+    write_text(inside / "simulation.yaml", dump_yaml(config.complete()), shared=True)
+    return inside / "federation.yaml"
+
+
+def expected_of(config: Config) -> DataForm:
+    """The form of the config's own data; its world is tried too, since ``up`` will need it."""
+    data = dataset_of(config)
+    build(config, data=data)
+    if data.classes is None:
+        raise UserError(f"data: {data.name!r} has no classes, and a federation needs them")
+    return DataForm(data.shape, data.classes, (), data.vocabulary)
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def agreement_of(folder: Path) -> Path:
+    """The ``federation.yaml`` of an app directory."""
+    found = sorted(folder.glob("*/federation.yaml"))
+    if len(found) != 1:
+        raise UserError(f"{folder} is no app of shoal flower new: it has {len(found)} "
+                        "federation.yaml one folder down")  # fmt: skip
+    return found[0]

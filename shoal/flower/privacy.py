@@ -89,7 +89,7 @@ class Privacy:
         return asdict(self)
 
 
-def from_values(values: Any) -> Privacy:
+def privacy_from(values: Any) -> Privacy:
     known = {"clip", "noise", "shared_by", "delta"}
     if not isinstance(values, Mapping) or not known - {"delta"} <= set(values) <= known:
         raise UserError("privacy needs clip, noise and shared_by (and may have delta)")
@@ -171,7 +171,7 @@ def epsilon(privacy: Privacy, releases: int, *, alone: bool = False) -> float:
     return float(accountant.get_epsilon(privacy.delta))
 
 
-def said(account: Mapping[str, Any]) -> Iterator[str]:
+def account_lines(account: Mapping[str, Any]) -> Iterator[str]:
     """The account of a summary, for a person."""
     spent = f"after {account['releases']} releases"
     yield (

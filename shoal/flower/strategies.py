@@ -123,7 +123,7 @@ class ServerRule(FedAvg):
 
     def _states(self, theta: Tensor) -> list[Tree]:
         """Parts' states: fresh, with the leaves that were kept. Arrays, so that anybody can save
-        them (``Guarded`` does)."""
+        them (``GuardedStrategy`` does)."""
         states = []
         for i, part in enumerate(self.method.parts):
             fresh = part.server_state(_view((), theta, theta, 0))

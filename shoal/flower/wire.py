@@ -26,13 +26,13 @@ from torch import Tensor
 
 from shoal.errors import UserError
 from shoal.method import Method
-from shoal.states import current, found_name, freeze
+from shoal.states import TreeReader, current, found_name, freeze
 from shoal.tree import Tree
 
 MAGIC, MAGIC_0_1 = b"SHOAL2", b"SHOAL1"
 HEADER_BYTES = 1 << 20
 DEPTH, DIMS, LEAVES = 16, 8, 4096
-NODES = 4 * LEAVES  # of the trees of a frame, with places that have no tensor
+PLACES = 4 * LEAVES  # of the trees of a frame, with places that have no tensor
 MOST = 1 << 40  # a shape with a zero in it: nothing is there, but axes beside it multiply
 TYPES: dict[str, tuple[torch.dtype, int]] = {
     "f64": (torch.float64, 8),
@@ -45,7 +45,7 @@ TYPES: dict[str, tuple[torch.dtype, int]] = {
     "bool": (torch.bool, 1),
 }
 NAMES = {dtype: name for name, (dtype, _) in TYPES.items()}
-Vocabulary = Mapping[str, type]
+StateTypes = Mapping[str, type]
 
 
 class WireError(Exception):
@@ -60,7 +60,7 @@ class Raw(NamedTuple):
     trees: dict[str, Tree]
 
 
-def vocabulary(method: Method) -> dict[str, type]:
+def state_types(method: Method) -> dict[str, type]:
     """The NamedTuples that the parts of a method may send, by name."""
     found: dict[str, type] = {}
     modules = {kind.__module__ for part in method.parts for kind in type(part).__mro__}
@@ -110,7 +110,7 @@ def _bytes(tensor: Tensor) -> bytes:
 
 
 # ---- reading ----
-def decode(blob: bytes, limit: int, words: Vocabulary | None = None) -> Raw:
+def decode(blob: bytes, limit: int, types: StateTypes | None = None) -> Raw:
     """The frame in ``blob``, or a :class:`WireError`; nothing else is ever raised."""
     if len(blob) > limit:
         raise WireError(f"{len(blob)} bytes, and at most {limit} are accepted")
@@ -131,9 +131,28 @@ def decode(blob: bytes, limit: int, words: Vocabulary | None = None) -> Raw:
     if not (isinstance(kind, str) and isinstance(values, dict) and isinstance(trees, dict)):
         raise WireError("a header with entries of a wrong kind")
     tensors = _tensors(memoryview(blob)[start + length :], header["tensors"])
-    supply = _Supply(tensors, words or {})
-    found = {str(name): supply.tree(tree, 0) for name, tree in trees.items()}
-    if supply.used != len(tensors):
+    unused = iter(enumerate(tensors))
+
+    def in_order(place: Any) -> Tensor:
+        if type(place) is not int:
+            raise ValueError("a tree with a node of an unknown kind")
+        number, tensor = next(unused, (-1, None))
+        if tensor is None or place != number:
+            raise ValueError("a tree that names its tensors out of order")
+        return tensor
+
+    def agreed(name: str) -> type:
+        found = (types or {}).get(current(name))
+        if found is None:
+            raise ValueError("a tree with a name that the method does not use")
+        return found
+
+    reader = TreeReader(in_order, agreed, DEPTH, PLACES)
+    try:
+        found = {str(name): reader.read(tree) for name, tree in trees.items()}
+    except ValueError as error:
+        raise WireError(str(error)) from None
+    if next(unused, None) is not None:
         raise WireError("tensors that no tree uses")
     return Raw(kind, values, found)
 
@@ -192,39 +211,3 @@ def _size(entry: Any) -> int:
     if not size and math.prod(n for n in shape if n) > MOST:
         raise WireError(f"a tensor without entries of shape {shape}")
     return size
-
-
-class _Supply:
-    """Hands out the tensors in order, each of them once."""
-
-    def __init__(self, tensors: list[Tensor], words: Vocabulary) -> None:
-        self.tensors, self.words, self.used, self.nodes = tensors, words, 0, 0
-
-    def tree(self, shape: Any, depth: int) -> Tree:
-        self.nodes += 1
-        if depth > DEPTH or self.nodes > NODES:
-            raise WireError(f"a tree deeper than {DEPTH}, or of more than {NODES} places")
-        if shape is None:
-            return None
-        if type(shape) is int:
-            if shape != self.used or shape >= len(self.tensors):
-                raise WireError("a tree that names its tensors out of order")
-            self.used += 1
-            return self.tensors[shape]
-        if isinstance(shape, list):
-            return tuple(self.tree(item, depth + 1) for item in shape)
-        return self._named(shape, depth)
-
-    def _named(self, shape: Any, depth: int) -> Tree:
-        if isinstance(shape, dict) and set(shape) == {"of", "items"}:  # as version 0.1 wrote it
-            name, items = shape["of"], shape["items"]
-        elif isinstance(shape, dict) and len(shape) == 1:
-            ((name, items),) = shape.items()
-        else:
-            raise WireError("a tree with a node of an unknown kind")
-        kind = self.words.get(current(name)) if isinstance(name, str) else None
-        if kind is None or not isinstance(items, list):
-            raise WireError("a tree with a name that the method does not use")
-        if len(items) != len(kind._fields):  # type: ignore[attr-defined]
-            raise WireError(f"{kind.__name__} with {len(items)} entries")
-        return kind(*(self.tree(item, depth + 1) for item in items))

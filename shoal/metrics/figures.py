@@ -140,7 +140,9 @@ def figures(
     return found
 
 
-def scored_on(rules: Mapping[str, Any], own_rows: Mapping[str, int] | None) -> str:
+def scored_on(
+    rules: Mapping[str, Any], own_rows: Mapping[str, int] | None, source: str = "simulated"
+) -> str:
     """Which accuracy it is: the config's ``evaluate.on``, and whose rows where it is members'.
 
     ``own_rows`` counts members by the rows they were scored on, as records have it; a run of
@@ -149,6 +151,8 @@ def scored_on(rules: Mapping[str, Any], own_rows: Mapping[str, int] | None) -> s
     >>> scored_on({"on": "members", "held_out": 0.2}, {"held out": 19, "none": 1})
     "members: held-out rows (0.2 of each member's own)"
     """
+    if source == "real":  # members judge what they receive
+        return "members: own validation rows, with the model that the round began with"
     on = str(rules.get("on", "active"))
     if on not in ("members", "each", "own"):
         return on

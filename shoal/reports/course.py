@@ -11,7 +11,8 @@ from shoal.reports.thin import added_up, rounded, thinned
 EVENTS = 200  # rejected uploads that are listed
 # What a round's record holds of itself; every other number is a part's.
 OWN = frozenset(
-    ("round", "session", "task", "shift", "noticed", "active", "asked", "short", "cohort",
+    ("source", "accepted", "received",
+     "round", "session", "task", "shift", "noticed", "active", "asked", "short", "cohort",
      "attempts", "accuracy", "loss", "tasks", "ahead", "metrics", "personalised", "generalised",
      "steps", "samples", "epochs", "bytes_up", "bytes_down", "probing", "rejected", "stored",
      "theta", "seconds", "seconds_evaluating", "session_started", "session_weights",

@@ -4,6 +4,7 @@ The format (``format`` 1). Every list that runs over time has the length of ``x`
 rounded to five digits; None (null) is "not measured".
 
     name method seed engine      as the config and the directory say
+    source                       "simulated", or "real" (a federation of shoal flower)
     state                        "finished" or "unfinished"
     rounds                       {done, planned}
     scored_on                    which accuracy it is (the config's ``evaluate.on``), and
@@ -100,6 +101,7 @@ def make_page(
     rule = Recovery(**(rules.get("recovery") or {}), target=rules.get("target"))
     summary = figures(records, rule, window=rules.get("window", 10))
     drawn = timeline(world)
+    source = str(records[-1].get("source", "simulated"))
     planned = drawn["rounds"] if drawn else None
     span, parts = span_of(len(records), points), part_names(records)
     told = shifts(records, summary["shifts"], world.get("shifts") or [])
@@ -108,10 +110,11 @@ def make_page(
         "name": shown(name),
         "method": method_name(settings.get("method", "?")),
         "seed": settings.get("seed"),
-        "engine": settings.get("engine"),
+        "engine": settings.get("engine") if source == "simulated" else "flower",
+        "source": source,
         "state": "finished" if finished else "unfinished",
         "rounds": {"done": len(records), "planned": planned},
-        "scored_on": scored_on(rules, summary.get("own_rows")),
+        "scored_on": scored_on(rules, summary.get("own_rows"), source),
         "summary": {name: value for name, value in summary.items() if name != "shifts"},
         "verdicts": verdicts(summary, len(records), planned),
         "x": steps([r["round"] for r in records], span),

@@ -59,7 +59,9 @@ class Runs:
                 raise NotShownError("there is no such run here (any more)")
             now = stamp(where)
             card = self._cards.card(name, where, now)
-            resume = shlex.join(["shoal", "resume", str(where.path)])  # to be pasted into a shell
+            goes_on = ["flower", "resume", str(where.path.parent)]
+            words = goes_on if where.is_real else ["resume", str(where.path)]
+            resume = shlex.join(["shoal", *words])  # to be pasted into a shell
             told = {**card._asdict(), "resume": resume}
             return {"card": told, "page": self._page(name, where, now)}
 

@@ -11,7 +11,7 @@ import yaml
 pytest.importorskip("cryptography", reason="federations need the extra flower")
 
 from shoal.config import from_mapping
-from shoal.flower.agreement import Agreement, Expects, load
+from shoal.flower.agreement import Agreement, DataForm, load_agreement
 
 EXPECTS = {"shape": [4], "classes": 3}
 # what version 0.1 says of the agreement below
@@ -21,7 +21,7 @@ DIGEST_OF_0_1 = "665e4509e813b5e6ea4bd261179d745e0a032db1e0a5e17c90dac39b08332b7
 def agreed(path: Path, **config: Any) -> Agreement:
     values = {"model": {"name": "linear"}, "method": ["scaffold", "dynamic_init"], **config}
     path.write_text(yaml.safe_dump({"expects": EXPECTS, "config": values}))
-    return load(path)
+    return load_agreement(path)
 
 
 def start_of(agreement: Agreement) -> Any:
@@ -32,19 +32,19 @@ def start_of(agreement: Agreement) -> Any:
 
 def test_an_agreement_says_every_setting(tmp_path: Path) -> None:
     config = from_mapping({"model": {"name": "linear"}, "method": ["dynamic_init"]})
-    made = Agreement(Expects((4,), 3), config)
+    made = Agreement(DataForm((4,), 3), config)
     made.write(tmp_path / "a.yaml")
     written = yaml.safe_load((tmp_path / "a.yaml").read_text())["config"]
     assert written["format"] == 2
     assert written["method"][0]["dynamic_init"]["first_session"] == "latest"
-    assert load(tmp_path / "a.yaml").digest == made.digest
+    assert load_agreement(tmp_path / "a.yaml").digest == made.digest
 
 
 def test_one_of_0_1_keeps_its_meaning_and_its_digest(tmp_path: Path) -> None:
     old = agreed(tmp_path / "old.yaml", format=1)
     assert start_of(old) == "initial"
     old.write(tmp_path / "copy.yaml")
-    again = load(tmp_path / "copy.yaml")
+    again = load_agreement(tmp_path / "copy.yaml")
     assert again.digest == old.digest and start_of(again) == "initial"
     assert old.digest == DIGEST_OF_0_1
 

@@ -22,11 +22,18 @@ pytest.importorskip("flwr")
 import uvicorn
 
 from shoal.errors import UserError
-from shoal.flower.certificates import make_certificates
-from shoal.flower.door import LARGE, MEMBERS, OWNER, SMALL, Door, Headers, listener
-from shoal.flower.layout import Place, Up
-from shoal.flower.owner import Owner
-from shoal.flower.up import prepare, superlink_command
+from shoal.flower.keys import make_certificates
+from shoal.flower.operations.owner import Owner
+from shoal.flower.operations.superlink import (
+    MEMBER_BYTES,
+    MEMBERS,
+    OWNER,
+    STRANGER_BYTES,
+    Headers,
+    RequestDoor,
+    listener,
+)
+from shoal.flower.operations.up import FederationFolder, UpOptions, prepare, superlink_command
 
 FLEET, CONTROL = b"/v1/fleet/pull-messages", b"/v1/control/start-run"
 SECONDS = 10.0
@@ -56,7 +63,7 @@ class Listening:
         self.app, self.folder, self.insecure = Everything(), folder, insecure
         make_certificates(folder, ["127.0.0.1"])
         tls = {"ssl_certfile": folder / "server.crt", "ssl_keyfile": folder / "server.key"}
-        door = Door(self.app, MEMBERS, lambda headers: headers.get(b"who") == b"member")
+        door = RequestDoor(self.app, MEMBERS, lambda headers: headers.get(b"who") == b"member")
         given = {} if insecure else tls
         self.server = uvicorn.Server(listener(door, host="127.0.0.1", port=0, **given))
         self.thread = threading.Thread(target=self.server.run)
@@ -222,14 +229,14 @@ def test_strangers_are_brief(door: Listening) -> None:
         more = b"Content-Length: %d\r\nwho: %s\r\n" % (length, who)
         return door.say(request(FLEET, more=more) + body)
 
-    assert b" 200 " in sent(SMALL, b"stranger", bytes(SMALL))
-    assert b" 413 " in sent(SMALL + 1, b"stranger")
-    assert b" 413 " in sent(LARGE + 1, b"member")
+    assert b" 200 " in sent(STRANGER_BYTES, b"stranger", bytes(STRANGER_BYTES))
+    assert b" 413 " in sent(STRANGER_BYTES + 1, b"stranger")
+    assert b" 413 " in sent(MEMBER_BYTES + 1, b"member")
     assert b" 400 " in sent(10**30, b"member")  # the parser's own bound
     assert b" 411 " in door.say(request(FLEET, more=b"Transfer-Encoding: chunked\r\n"))
     big = 5 << 20
     assert b" 200 " in sent(big, b"member", bytes(big))
-    assert [length for *_, length in door.app.seen] == [SMALL, big]
+    assert [length for *_, length in door.app.seen] == [STRANGER_BYTES, big]
 
 
 def test_without_tls_the_same_door(tmp_path: Path) -> None:
@@ -272,9 +279,9 @@ def test_owners_secrets_are_the_owners(tmp_path: Path) -> None:
 
 def test_an_impostor_is_shown_no_token(tmp_path: Path) -> None:
     """Somebody else's server at the port that a SuperLink had: the owner's commands hang up."""
-    from shoal.flower.link import owners_link
+    from shoal.flower.operations.up import owners_link
 
-    place = Place(tmp_path)
+    place = FederationFolder(tmp_path)
     place.owner.make()
     make_certificates(place.certificates, ["127.0.0.1"])
     impostor = Listening(tmp_path / "other")
@@ -288,19 +295,19 @@ def test_an_impostor_is_shown_no_token(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_an_older_version_gets_its_locks(tmp_path: Path) -> None:
-    place = Place(tmp_path)
+    place = FederationFolder(tmp_path)
     (tmp_path / "superlink.db").write_bytes(b"old")
     (tmp_path / "superlink.db").chmod(0o644)
-    prepare(place, Up("app", 0, "127.0.0.1", 7, False, {}), ())
+    prepare(place, UpOptions("app", 0, "127.0.0.1", 7, False, {}), ())
     assert place.owner.token() and place.owner.secret()
     assert place.database.stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize("insecure", [False, True])
 def test_up_starts_flower_with_every_lock(tmp_path: Path, insecure: bool) -> None:
-    place = Place(tmp_path)
+    place = FederationFolder(tmp_path)
     place.owner.make()
-    command = superlink_command(place, Up("app", 1, "0.0.0.0", 7, insecure, {}))
+    command = superlink_command(place, UpOptions("app", 1, "0.0.0.0", 7, insecure, {}))
     text = " ".join(command)
     assert "--isolation process --superexec-auth-secret-file" in text
     assert "--door 0.0.0.0 7" in text and "--ssl-certfile" in text
@@ -313,7 +320,7 @@ def test_a_flower_without_locks_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
     """Every path is tried without a token before a port opens."""
     import asyncio
 
-    from shoal.flower.superlink import try_doors
+    from shoal.flower.operations.superlink import try_doors
 
     class Open:
         """As Flower is without a plugin: it answers."""
@@ -325,9 +332,9 @@ def test_a_flower_without_locks_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
 
     app, known = Everything(), lambda headers: True
     with pytest.raises(UserError, match="answers /v1/control/register-node without the owner's"):
-        asyncio.run(try_doors(Open(), Door(app, MEMBERS, known), Door(app, OWNER)))
+        asyncio.run(try_doors(Open(), RequestDoor(app, MEMBERS, known), RequestDoor(app, OWNER)))
     with pytest.raises(UserError, match="members would reach /docs"):
-        asyncio.run(try_doors(Open(), app, Door(app, OWNER)))
+        asyncio.run(try_doors(Open(), app, RequestDoor(app, OWNER)))
     Open.paths = ["/v1/control/start-run"]
     with pytest.raises(UserError, match="has no /v1/control/register-node"):
         asyncio.run(try_doors(Open(), app, app))
@@ -336,9 +343,9 @@ def test_a_flower_without_locks_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_flower_without_pieces_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
-    from shoal.flower.up import needs_doors
+    from shoal.flower.operations.up import needs_doors
 
-    monkeypatch.delitem(sys.modules, "shoal.flower.superlink", raising=False)
+    monkeypatch.delitem(sys.modules, "shoal.flower.operations.superlink", raising=False)
     monkeypatch.setitem(sys.modules, "flwr.superlink.auth_plugin", None)
     with pytest.raises(UserError, match="lacks what keeps strangers out"):
         needs_doors()
@@ -354,7 +361,7 @@ def test_known_needs_a_registered_key_and_a_fresh_signature() -> None:
     from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 
     from shoal.flower.keys import Key
-    from shoal.flower.superlink import member
+    from shoal.flower.operations.superlink import member
 
     ours, other = (Key(ec.generate_private_key(ec.SECP384R1())) for _ in range(2))
 

@@ -19,12 +19,12 @@ pytest.importorskip("dp_accounting")
 
 from flower.local_grid import LocalGrid, add_nodes, agreement, serve, some_keys
 
-from shoal.flower.frames import Done
-from shoal.flower.layout import Place, Up
-from shoal.flower.masker import Masker
+from shoal.flower.masking import Secure
+from shoal.flower.messages import TrainReply
+from shoal.flower.node.masker import Masker
+from shoal.flower.operations.supervisor import status_table
+from shoal.flower.operations.up import FederationFolder, UpOptions
 from shoal.flower.privacy import Account, Privacy, epsilon, secret_normal
-from shoal.flower.secure import Secure
-from shoal.flower.status import table
 
 RULES = Privacy(clip=0.5, noise=1.0, shared_by=4)
 SIX = 6.0  # standard errors: a right generator fails once in 500 million runs
@@ -91,9 +91,9 @@ def test_uploads_that_are_not_finite_leave_nothing_unprotected() -> None:
     assert float(torch.linalg.vector_norm(replace(RULES, noise=1e-9).protected(large))) < 0.51
 
 
-def play(folder: Path, secure: Secure | None = None) -> tuple[list[Done], dict[str, Any]]:
+def play(folder: Path, secure: Secure | None = None) -> tuple[list[TrainReply], dict[str, Any]]:
     what = replace(agreement("fedavg"), privacy=RULES, secure=secure)
-    grid, seen = LocalGrid(), list[Done]()
+    grid, seen = LocalGrid(), list[TrainReply]()
     add_nodes(grid, what, folder, range(4), some_keys(folder, 4))
     for node in grid.nodes.values():
         node.twist = lambda done: (seen.append(done), done)[1]
@@ -125,8 +125,8 @@ def test_both_epsilons_are_said(tmp_path: Path) -> None:
 def test_status_says_both(tmp_path: Path) -> None:
     play(tmp_path)
     os.rename(tmp_path / "server", tmp_path / "run")
-    Up("app", 4, "127.0.0.1", 1, False, {}).write(Place(tmp_path))
-    text = "\n".join(table(Place(tmp_path)))
+    UpOptions("app", 4, "127.0.0.1", 1, False, {}).write(FederationFolder(tmp_path))
+    text = "\n".join(status_table(FederationFolder(tmp_path)))
     assert "against whoever sees the models" in text and "per upload" in text
 
 

@@ -26,17 +26,26 @@ from shoal.engines.api import Member
 from shoal.engines.loop import train_one
 from shoal.errors import UserError
 from shoal.federation import Federation
-from shoal.flower import frames, masks, wire
-from shoal.flower.engine import GridEngine
-from shoal.flower.frames import Answer, Card, Done, Frame, Keys, Opened, Shares
+from shoal.flower import masking, messages, wire
 from shoal.flower.keys import Key
-from shoal.flower.layout import Place, Up
-from shoal.flower.live_world import LiveWorld
-from shoal.flower.node import Node
-from shoal.flower.own_data import NodeData
-from shoal.flower.secure import Secure
-from shoal.flower.status import table
+from shoal.flower.masking import Secure
+from shoal.flower.messages import (
+    Frame,
+    MaskKeys,
+    MemberInfo,
+    QuestionReply,
+    SealedShares,
+    TrainReply,
+    UnmaskReply,
+)
+from shoal.flower.node.node import Node
+from shoal.flower.node.own_data import NodeData
+from shoal.flower.operations.supervisor import status_table
+from shoal.flower.operations.up import FederationFolder, UpOptions
+from shoal.flower.server.engine import GridEngine
+from shoal.flower.server.sessions import LiveWorld
 from shoal.flower.wire import WireError
+from shoal.guard import Guard
 from shoal.orders import make_order
 from shoal.types import Job
 
@@ -182,14 +191,14 @@ def test_upload(tmp_path: Path, case: str) -> None:
 
 
 def status(small: Small) -> list[str]:
-    place = Place(small.folder / "place")
-    Up("app", 5, "127.0.0.1", 1, False, {}).write(place)
+    place = FederationFolder(small.folder / "place")
+    UpOptions("app", 5, "127.0.0.1", 1, False, {}).write(place)
     place.run.symlink_to((small.folder / "server").resolve())
-    return list(table(place))
+    return list(status_table(place))
 
 
 # ---- who somebody says it is ----
-CARDS: dict[str, Callable[[Card], Card]] = {
+CARDS: dict[str, Callable[[MemberInfo], MemberInfo]] = {
     "10^13 rows": lambda c: replace(c, rows=10**13),
     "no rows": lambda c: replace(c, rows=0),
     "-1 rows": lambda c: replace(c, rows=-1),
@@ -211,10 +220,10 @@ def test_card(tmp_path: Path, case: str, insecure: bool) -> None:
     key = small.keys[EVIL]
 
     def lie(blob: bytes, signature: bytes) -> tuple[bytes, bytes]:
-        frame = frames.unpack(blob, 1 << 30)
-        if not isinstance(frame, Card):
+        frame = messages.unpack(blob, 1 << 30)
+        if not isinstance(frame, MemberInfo):
             return blob, signature
-        lied = frames.pack(CARDS[case](frame))
+        lied = messages.pack(CARDS[case](frame))
         return lied, key.sign(lied)
 
     small.grid.twists[100 + EVIL] = lie
@@ -243,8 +252,8 @@ def test_members_own_words_are_written_out(tmp_path: Path) -> None:
     small = Small(tmp_path)
     node = small.grid.nodes[100 + EVIL]
 
-    def sorry(done: Done) -> Any:
-        return frames.Sorry(done.nonce, "\x1b[2J\u202e\n" * 200)
+    def sorry(done: TrainReply) -> Any:
+        return messages.Refusal(done.nonce, "\x1b[2J\u202e\n" * 200)
 
     node.twist = sorry
     small.server().play()
@@ -254,7 +263,7 @@ def test_members_own_words_are_written_out(tmp_path: Path) -> None:
 
 
 # ---- bounds ----
-def scaled(factor: float) -> Callable[[Done], Done]:
+def scaled(factor: float) -> Callable[[TrainReply], TrainReply]:
     return lambda done: replace(done, delta=done.delta * factor)
 
 
@@ -271,7 +280,7 @@ def test_length_is_bounded_where_there_are_few(tmp_path: Path, members: int) -> 
 
 def test_bound_of_the_agreement_is_the_one(tmp_path: Path) -> None:
     """The same uploads, and a bound that lets none or all of them by."""
-    from shoal.flower.bounds import Bounds
+    from shoal.flower.agreement import Bounds
 
     for norm, accepted in ((1e-6, 0), (1e6, 3)):
         small = Small(tmp_path / f"{norm}", bounds=Bounds(norm=norm), members=2)
@@ -282,7 +291,7 @@ def test_bound_of_the_agreement_is_the_one(tmp_path: Path) -> None:
 
 
 def test_noise_of_private_members_is_within_the_bound(tmp_path: Path) -> None:
-    from shoal.flower.bounds import Bounds
+    from shoal.flower.agreement import Bounds
     from shoal.flower.privacy import Privacy
 
     privacy, initial = Privacy(clip=1.0, noise=8.0, shared_by=2), torch.zeros(10_000)
@@ -329,26 +338,26 @@ def test_form_of_a_payload_needs_no_majority(tmp_path: Path, method: str, sent: 
 
 def test_agreement_says_its_bounds(tmp_path: Path) -> None:
     from shoal.config import from_mapping
-    from shoal.flower.agreement import Expects, load
-    from shoal.flower.new_app import write_app
+    from shoal.flower.agreement import DataForm, load_agreement
+    from shoal.flower.apps import write_app
 
     config = from_mapping({"data": "digits", "model": {"name": "mlp", "hidden": 5}})
-    path = write_app(tmp_path / "app", config, Expects((64,), 10))
-    agreed = load(path)
+    path = write_app(tmp_path / "app", config, DataForm((64,), 10))
+    agreed = load_agreement(path)
     assert agreed.bounds is not None and agreed.bounds.norm is not None
     initial = agreed.plan().initial.theta
     assert agreed.bounds.norm == pytest.approx(10 * float(initial.norm()), rel=1e-3)
     tighter = path.read_text().replace("bounds: {rows: 10000000", "bounds: {rows: 500")
     path.write_text(tighter)
-    assert load(path).digest != agreed.digest
+    assert load_agreement(path).digest != agreed.digest
     for wrong in ("rows: 0", "rows: true", "rows: 1.5", "norm: -1", "norm: .nan", "length: 3"):
         path.write_text(tighter.split("bounds:")[0] + f"bounds: {{{wrong}}}\n")
         with pytest.raises(UserError, match="bounds"):
-            load(path)
+            load_agreement(path)
 
 
 def test_member_with_too_many_rows_does_not_join(tmp_path: Path) -> None:
-    from shoal.flower.bounds import Bounds
+    from shoal.flower.agreement import Bounds
 
     with pytest.raises(UserError, match=r"12 rows, and bounds.rows of the agreement allows 11"):
         Small(tmp_path, bounds=Bounds(rows=11))
@@ -362,7 +371,7 @@ def test_largest_member_pads_nobody(tmp_path: Path) -> None:
     seen: list[int] = []
     train = Node._train
 
-    def noted(self: Node, frame: Any, order: Any, ended: int) -> Done:
+    def noted(self: Node, frame: Any, order: Any, ended: int) -> TrainReply:
         seen.append(order.pad)
         return train(self, frame, order, ended)
 
@@ -402,14 +411,14 @@ SCORES: dict[str, Any] = {
 }
 
 
-def answering(small: Small, member: int, make: Callable[[Answer], Any]) -> None:
+def answering(small: Small, member: int, make: Callable[[QuestionReply], Any]) -> None:
     key, node = small.keys[member], small.grid.nodes[100 + member]
 
     def twist(blob: bytes, signature: bytes) -> tuple[bytes, bytes]:
-        frame = frames.unpack(blob, 1 << 30, node.words)
-        if not isinstance(frame, Answer):
+        frame = messages.unpack(blob, 1 << 30, node.types)
+        if not isinstance(frame, QuestionReply):
             return blob, signature
-        lied = frames.pack(replace(frame, answer=make(frame)))
+        lied = messages.pack(replace(frame, answer=make(frame)))
         return lied, key.sign(lied)
 
     small.grid.twists[100 + member] = twist
@@ -452,16 +461,18 @@ def flat(size: int) -> torch.Tensor:
 
 
 LIES: dict[str, Callable[[Frame], Frame]] = {
-    "no key": lambda f: replace(f, mask=flat(100)) if isinstance(f, Keys) else f,
-    "key of floats": lambda f: replace(f, seal=torch.zeros(3)) if isinstance(f, Keys) else f,
-    "no shares": lambda f: replace(f, sealed=None) if isinstance(f, Shares) else f,
+    "no key": lambda f: replace(f, mask=flat(100)) if isinstance(f, MaskKeys) else f,
+    "key of floats": lambda f: replace(f, seal=torch.zeros(3)) if isinstance(f, MaskKeys) else f,
+    "no shares": lambda f: replace(f, sealed=None) if isinstance(f, SealedShares) else f,
     "shares of floats": lambda f: (
-        replace(f, sealed=(torch.zeros(2),) * 5) if isinstance(f, Shares) else f
+        replace(f, sealed=(torch.zeros(2),) * 5) if isinstance(f, SealedShares) else f
     ),
-    "nothing opened": lambda f: replace(f, shares=None) if isinstance(f, Opened) else f,
-    "empty shares": lambda f: replace(f, shares=(flat(0),) * 5) if isinstance(f, Opened) else f,
+    "nothing opened": lambda f: replace(f, shares=None) if isinstance(f, UnmaskReply) else f,
+    "empty shares": lambda f: (
+        replace(f, shares=(flat(0),) * 5) if isinstance(f, UnmaskReply) else f
+    ),
     "upload in the clear": lambda f: (
-        replace(f, delta=f.delta.float()) if isinstance(f, Done) else f
+        replace(f, delta=f.delta.float()) if isinstance(f, TrainReply) else f
     ),
 }
 
@@ -473,14 +484,14 @@ def test_secure_sum(tmp_path: Path, case: str) -> None:
     add_nodes(grid, what, tmp_path, range(5), keys)
 
     def lie(blob: bytes, signature: bytes) -> tuple[bytes, bytes]:
-        lied = frames.pack(LIES[case](frames.unpack(blob, 1 << 30)))
+        lied = messages.pack(LIES[case](messages.unpack(blob, 1 << 30)))
         return lied, keys[EVIL].sign(lied)
 
     grid.twists[100 + EVIL] = lie
     server = serve(grid, what, tmp_path, [], num_server_rounds=3, start_members=5)
     server.play()
     kept = json.loads((tmp_path / "server" / "members.json").read_text())
-    assert server.federation.round == 3 and not server.ledger.counts[0]["refused"]
+    assert server.federation.round == 3 and not server.log.counts[0]["refused"]
     assert kept[str(EVIL)]["counts"]["refused"] >= 3
 
 
@@ -493,11 +504,11 @@ def test_shares_that_are_any_bytes(tmp_path: Path) -> None:
 
     def lie(blob: bytes, signature: bytes) -> tuple[bytes, bytes]:
         nonlocal lies
-        frame = frames.unpack(blob, 1 << 30)
-        if not isinstance(frame, Opened) or lies == 4:
+        frame = messages.unpack(blob, 1 << 30)
+        if not isinstance(frame, UnmaskReply) or lies == 4:
             return blob, signature
         lies += 1
-        lied = frames.pack(replace(frame, shares=(flat(lies),) * 5))
+        lied = messages.pack(replace(frame, shares=(flat(lies),) * 5))
         return lied, keys[0].sign(lied)
 
     grid.twists[100] = lie
@@ -512,7 +523,7 @@ def test_pieces_that_are_no_message() -> None:
     from flwr.proto.message_pb2 import Message, Metadata, ObjectTree, PullObjectResponse
     from flwr.proto.runtime_pb2 import PullAppMessagesResponse
 
-    from shoal.flower.pull import pull_bounded
+    from shoal.flower.server.transport import receive_bounded
 
     contents = {"a": b"", "b": b"Array\x00", "c": b"\xff" * 40, "d": b"Nothing {}\x00 x"}
     trees = [ObjectTree(object_id=name) for name in contents]
@@ -538,7 +549,7 @@ def test_pieces_that_are_no_message() -> None:
         ConfirmMessageReceived=lambda request: None,
     )
     grid: Any = SimpleNamespace(_runtime_client=client, node=None, run=SimpleNamespace(run_id=1))
-    replies = list(pull_bounded(grid, ["x"], 1 << 20))
+    replies = list(receive_bounded(grid, ["x"], 1 << 20))
     assert [r.to for r in replies] == ["a", "b", "c", "d", "e"]
     assert all(r.error and r.content is None and not r.gone for r in replies)
     assert len(pulled) < 200
@@ -550,48 +561,52 @@ class Heard:
     """An order, and honest uploads, as the server of a running federation has them."""
 
     engine: GridEngine
+    guard: Guard
     order: Any
-    done: dict[int, Done]
-    words: Any
+    done: dict[int, TrainReply]
+    types: Any
 
     def judge(self, blob: bytes) -> bool:
         """Whether the server takes these bytes for member 3's upload; it must be able to use it."""
         try:
-            frame = frames.unpack(blob, 1 << 20, self.words)
+            frame = messages.unpack(blob, 1 << 20, self.types)
         except WireError:
             return False
-        if not isinstance(frame, Done) or frame.member != EVIL:
+        if not isinstance(frame, TrainReply) or frame.member != EVIL:
             return False  # as the post says
         done = {**self.done, EVIL: frame}
-        reasons = self.engine.fence.uploads(self.order, done)
+        reasons = self.engine.screen.uploads(self.order, done)
         assert set(reasons) <= {EVIL}, reasons  # nobody else is blamed
         method, model = self.order.program.method, self.order.model
         total = Accumulator(method, model.theta.numel(), model.stats.numel(), model.theta)
-        for member in self.order.members:
-            if member.client not in reasons:
-                found = self.engine._results(self.order, member, done[member.client], 1)
-                total.add(found, [0], [1.0], False)
+        kept = {client: frame for client, frame in done.items() if client not in reasons}
+        found = self.engine._results(self.order, kept, 1)
+        keep, norms, rejected = self.guard.screen(found, set(kept), model.theta.numel(), set())
+        assert {one.client for one in rejected} <= {EVIL}, rejected
+        total.add(found, keep, norms, False)
         assert total.uploads().delta.isfinite().all() and total.steps < 1 << 40
         for index in range(len(method.parts)):
             total.payload(index)
-        return EVIL not in reasons
+        return EVIL in kept and not rejected
 
 
 def heard(folder: Path, method: Any) -> tuple[Heard, bytes]:
     small, caught = Small(folder, method), []
     server = small.server(num_server_rounds=1)
-    uploads = server.engine.fence.uploads
+    uploads = server.engine.screen.uploads
 
-    def noted(order: Any, done: dict[int, Done]) -> Any:
+    def noted(order: Any, done: dict[int, TrainReply]) -> Any:
         caught.append((order, done))
         return uploads(order, done)
 
-    server.engine.fence.uploads = noted  # type: ignore[method-assign]
+    server.engine.screen.uploads = noted  # type: ignore[method-assign]
     server.play()
-    server.engine.fence.uploads = uploads  # type: ignore[method-assign]
+    server.engine.screen.uploads = uploads  # type: ignore[method-assign]
     order, done = caught[-1]
-    words = small.grid.nodes[100].words
-    return Heard(server.engine, order, done, words), frames.pack(done[EVIL])
+    types = small.grid.nodes[100].types
+    return Heard(server.engine, server.settings.guard, order, done, types), messages.pack(
+        done[EVIL]
+    )
 
 
 NUMBERS = (0, -1, 1, True, False, None, 1.5, -2.5, BIG, 1 << 63, 10**400, 1e308, "", "x", [], {})
@@ -660,8 +675,7 @@ def test_any_reply_of_a_running_federation(tmp_path: Path) -> None:
 
 def test_server_knows_every_methods_form() -> None:
     """What the server plays itself has the form of what members send, for the whole catalog."""
-    from shoal.flower.fence import form
-    from shoal.flower.pretend import Pretended
+    from shoal.flower.server.screening import PretendMember, form
 
     tried = 0
     for method in sorted(catalog.METHODS):
@@ -676,7 +690,7 @@ def test_server_knows_every_methods_form() -> None:
         order = make_order(Round(federation, settings, moment), 0, [Job(0), Job(1)])
         sent = train_one(order, Member(1, rows_of(1), rows_of(1, 5), None))
         real = form((sent.stats[0], tree.row(sent.payloads, 0)))
-        assert form(Pretended(what.expects).upload(order)) == real, method
+        assert form(PretendMember(what.expects).upload(order)) == real, method
         tried += 1
     assert tried > 0.8 * len(catalog.METHODS)
 
@@ -699,7 +713,7 @@ def test_guarded_evaluations(case: str) -> None:
     from flwr.app import Message, MetricRecord, RecordDict
     from flwr.serverapp.strategy import FedAvg
 
-    from shoal.flower import Guarded
+    from shoal.flower import GuardedStrategy
 
     LocalGrid()  # a task for messages to belong to
     replies = []
@@ -709,7 +723,7 @@ def test_guarded_evaluations(case: str) -> None:
         message.metadata.__dict__["_message_id"] = f"m{node}"
         replies.append(Message(RecordDict({"metrics": MetricRecord(told)}), reply_to=message))
         replies[-1].metadata.__dict__["_src_node_id"] = node
-    guarded = Guarded(FedAvg())
+    guarded = GuardedStrategy(FedAvg())
     found = guarded.aggregate_evaluate(1, replies)
     assert found is not None and found["accuracy"] == 0.25 and guarded.refused == {0: 1}
 
@@ -724,9 +738,9 @@ def test_a_message_does_not_end_a_member(tmp_path: Path) -> None:
         raise KeyError("whatever")
 
     node._handle = broken  # type: ignore[method-assign]
-    hello = frames.Hello("n", small.what.digest, torch.zeros(1))
-    reply = frames.unpack(node.reply(frames.pack(hello))[0], 1 << 20)
-    assert isinstance(reply, frames.Sorry) and "KeyError" in reply.reason
+    hello = messages.Introduction("n", small.what.digest, torch.zeros(1))
+    reply = messages.unpack(node.reply(messages.pack(hello))[0], 1 << 20)
+    assert isinstance(reply, messages.Refusal) and "KeyError" in reply.reason
 
 
 def test_names_of_members_can_be_printed(tmp_path: Path) -> None:
@@ -739,4 +753,4 @@ def test_names_of_members_can_be_printed(tmp_path: Path) -> None:
 
 def test_masks_know_bytes_only() -> None:
     with pytest.raises(ValueError, match="no bytes"):
-        masks.unpacked(torch.zeros(2, 2, dtype=torch.uint8))
+        masking.unpacked(torch.zeros(2, 2, dtype=torch.uint8))

@@ -246,10 +246,10 @@ def test_checkpoint_of_a_guarded_strategy(tmp_path: Path) -> None:
     from flwr.app import Array, ArrayRecord
     from flwr.serverapp.strategy import FedAvg
 
-    from shoal.flower import Guarded
+    from shoal.flower import GuardedStrategy
 
     initial = ArrayRecord({"w": Array(np.zeros(2, np.float32))})
-    guarded = Guarded(FedAvg(), folder=tmp_path)
+    guarded = GuardedStrategy(FedAvg(), folder=tmp_path)
     for content in (
         pickle.dumps(Runs()),
         b"",
@@ -495,14 +495,14 @@ def test_federations_are_their_owners(tmp_path: Path) -> None:
     pytest.importorskip("flwr")
     from flower.local_grid import Small
 
-    from shoal.flower.layout import Place, Up
+    from shoal.flower.operations.up import FederationFolder, UpOptions
 
     before = os.umask(0)
     try:
         small = Small(tmp_path, "scaffold")
         small.server(num_server_rounds=1).play()
-        place = Place(tmp_path / "up")
-        Up("app", 1, "127.0.0.1", 1, False, {}).write(place)
+        place = FederationFolder(tmp_path / "up")
+        UpOptions("app", 1, "127.0.0.1", 1, False, {}).write(place)
     finally:
         os.umask(before)
     for folder in (tmp_path / "home-0", tmp_path / "home-0" / "memory", place.path):

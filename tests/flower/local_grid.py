@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,14 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from shoal.config import from_mapping
-from shoal.flower.agreement import Agreement, Expects
+from shoal.engines import api as base
+from shoal.flower.agreement import Agreement, DataForm, Rules
 from shoal.flower.keys import Key, new_key
-from shoal.flower.node import Node
-from shoal.flower.own_data import NodeData
-from shoal.flower.post import envelope, opened
-from shoal.flower.roster import Roster
-from shoal.flower.rules import Rules
-from shoal.flower.server import Server
+from shoal.flower.messages import OrderMessage, TrainReply, from_flower, to_flower
+from shoal.flower.node.node import Node
+from shoal.flower.node.own_data import NodeData
+from shoal.flower.server.members import MemberRegistry
+from shoal.flower.server.server import Server
 from shoal.types import ClientData, Pool
 
 Twist = Callable[[bytes, bytes], tuple[bytes, bytes]]
@@ -36,7 +36,7 @@ class LocalGrid(Grid):
 
     def __init__(self) -> None:
         TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
-        self.nodes: dict[int, Node] = {}
+        self.nodes: dict[int, TwistedNode] = {}
         self.down: set[int] = set()
         self.mute: set[int] = set()
         self.twists: dict[int, Twist] = {}
@@ -87,10 +87,10 @@ class LocalGrid(Grid):
         node = message.metadata.dst_node_id
         if node in self.down:
             return
-        frame, signature = self.nodes[node].reply(opened(message.content)[0])
+        frame, signature = self.nodes[node].reply(from_flower(message.content)[0])
         if node in self.twists:
             frame, signature = self.twists[node](frame, signature)
-        reply = Message(envelope(frame, signature), reply_to=message)
+        reply = Message(to_flower(frame, signature), reply_to=message)
         reply.metadata.__dict__["_src_node_id"] = node
         self.replies[identity] = reply
 
@@ -111,7 +111,7 @@ def agreement(method: Any, **more: Any) -> Agreement:
         "seed": 3,
         **more,
     }
-    return Agreement(Expects((FEATURES,), CLASSES), from_mapping(config))
+    return Agreement(DataForm((FEATURES,), CLASSES), from_mapping(config))
 
 
 def rows_of(member: int, rows: int = 12) -> ClientData:
@@ -126,15 +126,26 @@ def some_keys(folder: Path, count: int) -> list[Key]:
     return [new_key(folder / f"key-{i}") for i in range(count)]
 
 
+@dataclass
+class TwistedNode(Node):
+    """A node whose uploads a test may change, after they were clipped, noised and masked."""
+
+    twist: Callable[[TrainReply], TrainReply] | None = None
+
+    def _train(self, frame: OrderMessage, order: base.Order, ended: int) -> TrainReply:
+        done = super()._train(frame, order, ended)
+        return done if self.twist is None else self.twist(done)
+
+
 def add_nodes(
     grid: LocalGrid, what: Agreement, folder: Path, members: Sequence[int], keys: list[Key]
 ) -> None:
     """Nodes ``100 + member``, with names and places in the roster."""
-    roster = Roster(folder / "server" / "roster.json")
+    roster = MemberRegistry(folder / "server" / "roster.json")
     for member in members:
         data = NodeData(rows_of(member), rows_of(member, 5))
         home = folder / f"home-{member}"
-        grid.nodes[100 + member] = Node(what, data, keys[member], f"node-{member}", home)
+        grid.nodes[100 + member] = TwistedNode(what, data, keys[member], f"node-{member}", home)
         roster.add(f"node-{member}", keys[member].public)
 
 
@@ -168,15 +179,15 @@ class Small:
 
     def after(self, server: Server, round: int, action: Callable[[], object]) -> None:
         """Do something between two rounds."""
-        write = server.books.write
+        write = server.record.write
 
-        def noted(moment: Any, *rest: Any) -> str:
-            line = write(moment, *rest)
-            if moment.round == round:
+        def noted(record: Any, *rest: Any) -> str:
+            line = write(record, *rest)
+            if record["round"] == round:
                 action()
             return line
 
-        server.books.write = noted  # type: ignore[method-assign]
+        server.record.write = noted  # type: ignore[method-assign]
 
     def events(self, kind: str) -> list[str]:
         lines = (self.folder / "server" / "events.jsonl").read_text().splitlines()

@@ -19,19 +19,19 @@ from typing import Any
 import torch
 
 from shoal.engines import api as base
-from shoal.flower.agreement import load
+from shoal.flower.agreement import load_agreement
 from shoal.flower.apps import data_of
-from shoal.flower.frames import Done, Order
 from shoal.flower.keys import read_key
-from shoal.flower.node import Node
-from shoal.flower.node_loop import serve
+from shoal.flower.messages import OrderMessage, TrainReply
+from shoal.flower.node.connection import serve
+from shoal.flower.node.node import Node
 
 
-def not_a_number(done: Done) -> Done:
+def not_a_number(done: TrainReply) -> TrainReply:
     return replace(done, delta=done.delta * float("nan"))
 
 
-def ten_times_as_long(done: Done) -> Done:
+def ten_times_as_long(done: TrainReply) -> TrainReply:
     return replace(done, delta=done.delta.repeat(10))
 
 
@@ -49,7 +49,7 @@ class HeldNode(Node):
     hold: Path
     bad: tuple[str, int]  # how, and until which round
 
-    def _train(self, frame: Order, order: base.Order, ended: int) -> Done:
+    def _train(self, frame: OrderMessage, order: base.Order, ended: int) -> TrainReply:
         done = super()._train(frame, order, ended)
         say(f"holds round {frame.round}")
         while frame.round >= int(self.hold.read_text()):
@@ -63,7 +63,7 @@ def say(text: str) -> None:
 
 
 def be_a_node(wanted: dict[str, Any]) -> None:
-    agreed, home = load(Path(wanted["federation"])), Path(wanted["home"])
+    agreed, home = load_agreement(Path(wanted["federation"])), Path(wanted["home"])
     data, key = data_of(wanted["data"], None, agreed), read_key(Path(wanted["key"]))
     node = HeldNode(agreed, data, key, home.name, home)
     node.hold, node.bad = Path(wanted["hold"]), (wanted["twist"], wanted["until"])

@@ -19,14 +19,19 @@ import torch
 
 from shoal.config import from_mapping
 from shoal.data.sources import load as load_data
-from shoal.flower.agreement import Expects
-from shoal.flower.agreement import load as load_agreement
+from shoal.flower.agreement import DataForm, load_agreement
+from shoal.flower.apps import agreement_of, write_app
 from shoal.flower.keys import fingerprint, new_key, read_public
-from shoal.flower.layout import Place, Up
-from shoal.flower.new_app import agreement_of, write_app
-from shoal.flower.processes import SUPERLINK, environment
-from shoal.flower.refusals import refused_keys
-from shoal.flower.up import Federation, free_port, prepare
+from shoal.flower.operations.supervisor import refused_keys
+from shoal.flower.operations.up import (
+    SUPERLINK,
+    FederationFolder,
+    LocalFederation,
+    UpOptions,
+    environment,
+    free_port,
+    prepare,
+)
 from shoal.metrics.evaluate import evaluate
 from shoal.types import ClientData
 
@@ -51,19 +56,19 @@ class Real:
     """Starts and hurts processes; leaving the ``with`` block ends all of them."""
 
     def __init__(self, folder: Path, members: int, rounds: int, **settings: Any) -> None:
-        self.folder, self.place = folder, Place(folder / "up")
+        self.folder, self.place = folder, FederationFolder(folder / "up")
         method = settings.pop("method", "fedavg")
         config = from_mapping({**CONFIG, "method": method})
-        write_app(folder / "app", config, Expects((64,), 10))
+        write_app(folder / "app", config, DataForm((64,), 10))
         given = {"num-server-rounds": rounds, "poll": 0.5, "rollback": 0.3, **settings}
         app = str((folder / "app").resolve())
-        self.up = Up(app, members, "127.0.0.1", free_port(), False, given)
+        self.up = UpOptions(app, members, "127.0.0.1", free_port(), False, given)
         for index, (x, y) in enumerate(shares(members)):
             self.place.node(index).mkdir(parents=True)
             np.savez(self.place.node(index) / "data.npz", x=x, y=y)
         prepare(self.place, self.up, ())
         self.up.write(self.place)
-        self.federation = Federation(self.place, self.up, lambda text: None)
+        self.federation = LocalFederation(self.place, self.up, lambda text: None)
         self.pids: dict[int, int] = {}
         self.hold_at(rounds)
         self.nursery: subprocess.Popen[str] | None = None

@@ -14,11 +14,9 @@ from typer.testing import CliRunner, Result
 
 from shoal.cli.app import app
 from shoal.errors import UserError
-from shoal.flower.agreement import load
-from shoal.flower.layout import Place, Up
-from shoal.flower.roster import Roster
-from shoal.flower.rules import Rules, from_run_config
-from shoal.flower.up import superlink_command
+from shoal.flower.agreement import Rules, load_agreement, rules_from
+from shoal.flower.operations.up import FederationFolder, UpOptions, superlink_command
+from shoal.flower.server.members import MemberRegistry
 
 CONFIG = """
 data: digits
@@ -47,8 +45,14 @@ def test_new_writes_what_flower_expects(made: Path) -> None:
     parts = project["tool"]["flwr"]["app"]["components"]
     assert parts["serverapp"] == "my_club.server_app:app"
     rules = dict(project["tool"]["flwr"]["app"]["config"])
-    assert rules.pop("out") == "" and from_run_config(rules) == Rules()
-    agreed = load(made / "my_club" / "federation.yaml")
+    assert rules.pop("out") == "" and rules_from(rules) == Rules()
+    old = {"settle": 2, "enough": 0.5, "grace": 7, "absent-after": 3}  # of version 0.1
+    assert rules_from(old) == Rules(
+        stable_rounds=2, enough_share=0.5, grace_seconds=7.0, missed_before_gone=3
+    )
+    with pytest.raises(UserError, match="twice"):
+        rules_from({"settle": 2, "stable-rounds": 2})
+    agreed = load_agreement(made / "my_club" / "federation.yaml")
     assert agreed.expects.shape == (64,) and agreed.expects.classes == 10
     assert "digits" not in (made / "my_club" / "federation.yaml").read_text()
     assert len(build_fab_from_disk(made)) > 1000
@@ -57,7 +61,7 @@ def test_new_writes_what_flower_expects(made: Path) -> None:
 def test_new_with_secure_aggregation(made: Path, tmp_path: Path) -> None:
     words = ["--config", str(tmp_path / "c.yaml"), "--secure", "3"]
     assert call("new", str(tmp_path / "sums"), *words).exit_code == 0
-    agreed = load(tmp_path / "sums" / "sums" / "federation.yaml")
+    agreed = load_agreement(tmp_path / "sums" / "sums" / "federation.yaml")
     assert agreed.secure is not None and agreed.secure.at_least == 3
     refused = call("new", str(tmp_path / "krum"), *words, "--set", "method=krum")
     assert isinstance(refused.exception, UserError) and "single uploads" in str(refused.exception)
@@ -90,12 +94,12 @@ def test_key_register_status(tmp_path: Path) -> None:
     assert isinstance(again.exception, UserError) and "exists" in str(again.exception)
     found = call("register", str(tmp_path / "up"), "ada", str(tmp_path / "ada.pub"))
     assert "ada is member 0" in found.output
-    place = Place(tmp_path / "up")
-    assert [entry.name for entry in Roster(place.roster).entries] == ["ada"]
+    place = FederationFolder(tmp_path / "up")
+    assert [entry.name for entry in MemberRegistry(place.roster).entries] == ["ada"]
     call("key", str(tmp_path / "other"))
     twice = call("register", str(tmp_path / "up"), "ada", str(tmp_path / "other.pub"))
     assert isinstance(twice.exception, UserError) and "another key" in str(twice.exception)
-    Up("app", 0, "127.0.0.1", 1, False, {}).write(place)
+    UpOptions("app", 0, "127.0.0.1", 1, False, {}).write(place)
     assert "no round was finished" in call("status", str(place.path)).output
     state = {"state": "running", "rounds_done": 2, "rounds": 5, "members_here": {"0": "ada"}}
     (place.run / "status.json").write_text(json.dumps(state))
@@ -106,11 +110,11 @@ def test_key_register_status(tmp_path: Path) -> None:
 
 
 def test_secure_unless_spelled_out(tmp_path: Path) -> None:
-    place = Place(tmp_path)
-    secure = superlink_command(place, Up("app", 1, "127.0.0.1", 1, False, {}))
+    place = FederationFolder(tmp_path)
+    secure = superlink_command(place, UpOptions("app", 1, "127.0.0.1", 1, False, {}))
     assert {"--enable-supernode-auth", "--ssl-certfile"} <= set(secure)
     assert "--insecure" not in secure
-    assert "--insecure" in superlink_command(place, Up("app", 1, "127.0.0.1", 1, True, {}))
+    assert "--insecure" in superlink_command(place, UpOptions("app", 1, "127.0.0.1", 1, True, {}))
 
 
 def test_methods_say_who_needs_every_upload() -> None:

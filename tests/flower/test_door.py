@@ -40,12 +40,17 @@ from typer.testing import CliRunner
 
 from shoal.cli.app import app as commands
 from shoal.config import from_mapping
-from shoal.flower.agreement import Expects
+from shoal.flower.agreement import DataForm
+from shoal.flower.apps import write_app
 from shoal.flower.keys import Key, new_key, read_key
-from shoal.flower.layout import Place, Up
-from shoal.flower.new_app import write_app
-from shoal.flower.processes import SUPERLINK
-from shoal.flower.up import Federation, free_port, prepare
+from shoal.flower.operations.up import (
+    SUPERLINK,
+    FederationFolder,
+    LocalFederation,
+    UpOptions,
+    free_port,
+    prepare,
+)
 
 PROTOBUF = {"content-type": PROTOBUF_MEDIA_TYPE}
 REFUSED_OUTSIDE, REFUSED_INSIDE = 404, 401
@@ -67,7 +72,7 @@ def main(grid, context):
 
 def evil_run(folder: Path) -> bytes:
     """A request to run an app that leaves a file behind."""
-    write_app(folder / "evil", from_mapping(CONFIG), Expects((64,), 10))
+    write_app(folder / "evil", from_mapping(CONFIG), DataForm((64,), 10))
     (path,) = (folder / "evil").glob("*/server_app.py")
     path.write_text(EVIL.format(path=str(folder / "was-run")))
     bundle = build_fab_from_disk(folder / "evil")
@@ -215,7 +220,7 @@ def attack_as_member(real: Real, wanted: dict[str, bytes]) -> None:
         assert stranger.status_code == 413
 
 
-def assert_nothing_to_read(place: Place, folder: Path) -> None:
+def assert_nothing_to_read(place: FederationFolder, folder: Path) -> None:
     """What another user of the machine could see: modes, command lines."""
     owner = place.owner
     assert owner.folder.stat().st_mode & 0o777 == 0o700
@@ -272,10 +277,10 @@ def test_insecure_is_closed_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     """No TLS for members; the owner's side as ever, and no port that the environment asks for."""
     for name in ("CONTROL", "FLEET"):
         monkeypatch.setenv(f"FLWR_INTERNAL_GRPC_{name}_API", "1")
-    wanted, place = attacks(tmp_path), Place(tmp_path / "up")
-    up = Up(str(tmp_path / "evil"), 0, "127.0.0.1", free_port(), True, {})
+    wanted, place = attacks(tmp_path), FederationFolder(tmp_path / "up")
+    up = UpOptions(str(tmp_path / "evil"), 0, "127.0.0.1", free_port(), True, {})
     prepare(place, up, ())
-    with Federation(place, up, print) as federation:
+    with LocalFederation(place, up, print) as federation:
         federation.start_superlink()
         inside = place.owner.address()
         port = int(inside.rpartition(":")[2])
@@ -300,7 +305,7 @@ def test_insecure_is_closed_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         federation.processes.sweep(SUPERLINK)
         other = replace(up, port=free_port())
         with socket.create_server(("127.0.0.1", other.port)):
-            taken = Federation(place, other, print)
+            taken = LocalFederation(place, other, print)
             with taken, pytest.raises(Exception, match="the SuperLink did not start"):
                 taken.start_superlink()
     assert not ours(tmp_path)

@@ -13,20 +13,21 @@ import torch
 
 pytest.importorskip("flwr")
 
-from flower.local_grid import Small, agreement
+from flower.local_grid import Small, agreement, rows_of
 
 from shoal.errors import UserError
-from shoal.flower import frames
-from shoal.flower.bounds import Bounds
-from shoal.flower.frames import Done
-from shoal.flower.node import Node
+from shoal.flower import messages
+from shoal.flower.agreement import Bounds
+from shoal.flower.messages import TrainReply
+from shoal.flower.node.node import Node
+from shoal.flower.node.own_data import NodeData
 
 
-def scaled(factor: float) -> Callable[[Done], Done]:
+def scaled(factor: float) -> Callable[[TrainReply], TrainReply]:
     return lambda done: replace(done, delta=done.delta * factor)
 
 
-BAD: dict[str, tuple[Callable[[Done], Done], str]] = {
+BAD: dict[str, tuple[Callable[[TrainReply], TrainReply], str]] = {
     "nan": (lambda d: replace(d, delta=d.delta * float("nan")), "not finite"),
     "far": (scaled(1000.0), "bounds.norm"),
     "farther than others": (scaled(30.0), "times the median"),
@@ -64,7 +65,7 @@ def replayed(first: list[tuple[bytes, bytes]]) -> Callable[[bytes, bytes], tuple
     """Every upload after the first is the first once more."""
 
     def twist(frame: bytes, signature: bytes) -> tuple[bytes, bytes]:
-        if not isinstance(frames.unpack(frame, 1 << 30), Done):
+        if not isinstance(messages.unpack(frame, 1 << 30), TrainReply):
             return frame, signature
         first.append((frame, signature))
         return first[0]
@@ -136,9 +137,9 @@ def test_departure_and_return_are_sessions(tmp_path: Path) -> None:
 def test_session_whose_first_round_fails_still_begins(tmp_path: Path) -> None:
     small = Small(tmp_path)
     server = small.server(num_server_rounds=4)
-    event = server.ledger.event
+    event = server.log.event
 
-    def sick(twist: Callable[[Done], Done] | None) -> None:
+    def sick(twist: Callable[[TrainReply], TrainReply] | None) -> None:
         small.grid.down.add(101)
         for node in small.grid.nodes.values():
             node.twist = twist
@@ -148,7 +149,7 @@ def test_session_whose_first_round_fails_still_begins(tmp_path: Path) -> None:
         if kind == "abandoned":
             sick(None)
 
-    server.ledger.event = noted  # type: ignore[method-assign]
+    server.log.event = noted  # type: ignore[method-assign]
     small.after(server, 1, lambda: sick(scaled(float("nan"))))
     server.play()
     assert len(small.events("abandoned")) == 1 and len(small.events("session")) == 2
@@ -158,7 +159,7 @@ def test_session_whose_first_round_fails_still_begins(tmp_path: Path) -> None:
 
 def test_settle_waits_for_a_change_to_last(tmp_path: Path) -> None:
     small = Small(tmp_path)
-    server = small.server(num_server_rounds=6, settle=1)
+    server = small.server(num_server_rounds=6, stable_rounds=1)
     small.after(server, 1, lambda: small.grid.down.add(101))
     small.after(server, 2, lambda: small.grid.down.clear())
     small.after(server, 3, lambda: small.grid.down.add(104))
@@ -290,3 +291,12 @@ def test_two_servers_do_not_share_a_directory(tmp_path: Path) -> None:
         small.server()
     first.play()
     assert small.server(num_server_rounds=3).federation.round == 3
+
+
+def test_members_of_other_sizes_are_padded_to_the_largest(tmp_path: Path) -> None:
+    """The server learns of sizes with the first members, long after it was made."""
+    small = Small(tmp_path, members=3)
+    small.grid.nodes[101].data = NodeData(rows_of(1, 9), None)
+    server = small.server(num_server_rounds=1)
+    server.play()
+    assert server.settings.pad == server.world.pad == 12

@@ -19,13 +19,12 @@ from typer.testing import CliRunner
 
 from shoal.cli.app import app
 from shoal.errors import UserError
-from shoal.flower.agreement import Expects, load
-from shoal.flower.certificates import make_certificates
-from shoal.flower.keys import new_key, read_key
-from shoal.flower.own_data import from_loader, from_path
+from shoal.flower.agreement import DataForm, load_agreement
+from shoal.flower.keys import make_certificates, new_key, read_key
+from shoal.flower.node.own_data import from_loader, from_path
 
-EXPECTS = Expects((FEATURES,), CLASSES)
-NAMED = Expects((FEATURES,), CLASSES, ("ant", "bee", "cat"))
+EXPECTS = DataForm((FEATURES,), CLASSES)
+NAMED = DataForm((FEATURES,), CLASSES, ("ant", "bee", "cat"))
 
 
 def rows(labels: Any = None) -> tuple[Any, Any]:
@@ -64,7 +63,7 @@ def test_folder_of_images(tmp_path: Path) -> None:
         (tmp_path / kind).mkdir()
         for index in range(5):
             Image.new("L", (4, 4), 40 * index).save(tmp_path / kind / f"{index}.png")
-    found = from_path(tmp_path, Expects((1, 4, 4), 3))
+    found = from_path(tmp_path, DataForm((1, 4, 4), 3))
     assert set(found.train.labels.tolist()) == {0, 2} and found.train.pool.x.shape[1:] == (1, 4, 4)
 
 
@@ -106,11 +105,11 @@ def test_data_that_does_not_fit_is_refused(tmp_path: Path, case: str) -> None:
 def test_agreement_file_round_trips(tmp_path: Path) -> None:
     what = agreement(["scaffold", "fedinit"])
     what.write(tmp_path / "federation.yaml")
-    assert load(tmp_path / "federation.yaml").digest == what.digest
+    assert load_agreement(tmp_path / "federation.yaml").digest == what.digest
     assert agreement("scaffold").digest != what.digest
     (tmp_path / "federation.yaml").write_text("expects: {shape: [3]}\nconfig: {}\n")
     with pytest.raises(UserError, match="shape and classes"):
-        load(tmp_path / "federation.yaml")
+        load_agreement(tmp_path / "federation.yaml")
 
 
 def test_secrets_are_their_owners(tmp_path: Path) -> None:

@@ -16,19 +16,19 @@ pytest.importorskip("dp_accounting")
 from flower.local_grid import LocalGrid, add_nodes, agreement, serve, some_keys
 
 from shoal.errors import UserError
-from shoal.flower.frames import Done
+from shoal.flower.messages import TrainReply
 from shoal.flower.privacy import Account, Privacy
 
 RULES = Privacy(clip=0.5, noise=1.0, shared_by=4)
 
 
-def play(folder: Path, method: Any = "fedavg", members: int = 4, **more: Any) -> list[Done]:
+def play(folder: Path, method: Any = "fedavg", members: int = 4, **more: Any) -> list[TrainReply]:
     """Rounds of a private federation; every upload that left a node."""
     what = replace(agreement(method), privacy=RULES)
-    grid, keys, seen = LocalGrid(), some_keys(folder, members), list[Done]()
+    grid, keys, seen = LocalGrid(), some_keys(folder, members), list[TrainReply]()
     add_nodes(grid, what, folder, range(members), keys)
 
-    def noted(done: Done) -> Done:
+    def noted(done: TrainReply) -> TrainReply:
         seen.append(done)
         return done
 

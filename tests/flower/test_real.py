@@ -16,10 +16,10 @@ from flower.real import Real, accuracy_of, ours, over, shares
 
 from shoal.engines.loop import Loop
 from shoal.federation import Federation
-from shoal.flower.agreement import load
-from shoal.flower.live_world import LiveWorld
-from shoal.flower.new_app import agreement_of
-from shoal.flower.own_data import from_path
+from shoal.flower.agreement import load_agreement
+from shoal.flower.apps import agreement_of
+from shoal.flower.node.own_data import from_path
+from shoal.flower.server.sessions import LiveWorld
 from shoal.round import play_round
 from shoal.types import ClientData, Model
 
@@ -29,7 +29,7 @@ class Shared(LiveWorld):
 
     def __init__(self, real: Real, members: int, rounds: int) -> None:
         super().__init__(rounds)
-        expects = load(agreement_of(Path(real.up.app))).expects
+        expects = load_agreement(agreement_of(Path(real.up.app))).expects
         nodes = range(members)
         self.data = [from_path(real.place.node(i) / "data.npz", expects).train for i in nodes]
         self.sizes = {i: len(data) for i, data in enumerate(self.data)}
@@ -42,7 +42,7 @@ class Shared(LiveWorld):
 
 def undisturbed(real: Real, members: int, rounds: int) -> tuple[Model, float]:
     world = Shared(real, members, rounds)
-    plan = load(agreement_of(Path(real.up.app))).plan(world)
+    plan = load_agreement(agreement_of(Path(real.up.app))).plan(world)
     settings = replace(plan.settings, world=world)
     first = world.at(0)
     federation = Federation.fresh(settings, plan.initial, first, settings.rates(first)[0])
@@ -55,7 +55,7 @@ def undisturbed(real: Real, members: int, rounds: int) -> tuple[Model, float]:
 
 # Once half of a round's members have replied the others have ``grace`` seconds. On a slow machine
 # that cuts healthy members too; they come back with their late reply, and nothing below minds.
-HURRY = {"deadline": 300.0, "enough": 0.5, "grace": 15.0}
+HURRY = {"deadline": 300.0, "enough-share": 0.5, "grace-seconds": 15.0}
 
 
 def paused_past_the_deadline(real: Real, index: int, round: int, until: int) -> None:
@@ -182,7 +182,7 @@ def test_real_processes_equal_the_embedded_engine(tmp_path: Path) -> None:
         real.until(lambda: real.place.finished, "the end")
         from safetensors.torch import load_file
 
-        task = load(agreement_of(Path(real.up.app))).plan().settings.task
+        task = load_agreement(agreement_of(Path(real.up.app))).plan().settings.task
         found = task.pack(load_file(real.place.run / "model.safetensors"))
         model, _ = undisturbed(real, 3, 3)
         assert torch.allclose(found.theta, model.theta, rtol=0, atol=1e-5)

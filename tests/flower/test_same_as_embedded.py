@@ -98,15 +98,15 @@ def check(tmp_path: Path, what: Agreement) -> None:
     add_nodes(grid, what, tmp_path, SOON, keys)
     server = serve(grid, what, tmp_path, said, num_server_rounds=4, start_members=4)
     cohorts = []
-    write = server.books.write
+    write = server.record.write
 
-    def noted(moment: Any, report: Any, *rest: Any) -> str:
-        cohorts.append(report.cohort)
-        if moment.round == 1:
+    def noted(record: Any, *rest: Any) -> str:
+        cohorts.append(tuple(record["cohort"]))
+        if record["round"] == 1:
             add_nodes(grid, what, tmp_path, LATER, keys)
-        return write(moment, report, *rest)
+        return write(record, *rest)
 
-    server.books.write = noted  # type: ignore[method-assign]
+    server.record.write = noted  # type: ignore[method-assign]
     server.play()
     assert cohorts == expected_cohorts
     found = server.federation.models[0].theta

@@ -19,15 +19,21 @@ pytest.importorskip("flwr")
 from flower.local_grid import LocalGrid, add_nodes, agreement, serve, some_keys
 
 from shoal.errors import UserError
-from shoal.flower import frames, masks
-from shoal.flower.agreement import load
-from shoal.flower.frames import Done, Frame, Order, Sorry, Unmask
-from shoal.flower.masked_round import MaskedRound
-from shoal.flower.masker import Masker
-from shoal.flower.post import opened
+from shoal.flower import masking, messages
+from shoal.flower.agreement import load_agreement
+from shoal.flower.masking import Secure
+from shoal.flower.messages import (
+    Frame,
+    OrderMessage,
+    Refusal,
+    TrainReply,
+    UnmaskRequest,
+    from_flower,
+)
+from shoal.flower.node.masker import Masker
 from shoal.flower.privacy import Privacy
-from shoal.flower.secure import Secure
-from shoal.flower.server import Server
+from shoal.flower.server.masked_round import MaskedRound
+from shoal.flower.server.server import Server
 
 SECURE = Secure(at_least=3)
 Loses = Callable[[int, Frame], bool]
@@ -38,18 +44,18 @@ class LosingGrid(LocalGrid):
 
     def __init__(self, loses: Loses) -> None:
         super().__init__()
-        self.loses, self.seen = loses, list[Done]()
+        self.loses, self.seen = loses, list[TrainReply]()
 
     def _answer(self, identity: str, message: Message) -> None:
         node = message.metadata.dst_node_id
-        frame = frames.unpack(opened(message.content)[0], 1 << 30, self.nodes[node].words)
+        frame = messages.unpack(from_flower(message.content)[0], 1 << 30, self.nodes[node].types)
         if self.loses(node - 100, frame):
             return
         super()._answer(identity, message)
-        if isinstance(frame, Order) and not frame.question:
-            blob = opened(self.replies[identity].content)[0]
-            reply = frames.unpack(blob, 1 << 30, self.nodes[node].words)
-            self.seen += [reply] if isinstance(reply, Done) else []
+        if isinstance(frame, OrderMessage) and not frame.question:
+            blob = from_flower(self.replies[identity].content)[0]
+            reply = messages.unpack(blob, 1 << 30, self.nodes[node].types)
+            self.seen += [reply] if isinstance(reply, TrainReply) else []
 
 
 def nothing(member: int, frame: Frame) -> bool:
@@ -60,7 +66,7 @@ def played(
     folder: Path, method: Any, secure: Secure | None, loses: Loses = nothing, **more: Any
 ) -> tuple[Server, LosingGrid]:
     folder.mkdir()
-    rules = {"num_server_rounds": 3, "start_members": 5, "absent_after": 9, **more}
+    rules = {"num_server_rounds": 3, "start_members": 5, "missed_before_gone": 9, **more}
     what = replace(agreement(method), secure=secure)
     grid = LosingGrid(loses)
     add_nodes(grid, what, folder, range(5), some_keys(folder, 5))
@@ -112,7 +118,7 @@ def test_sum_is_within_the_rounding_and_single_uploads_are_noise(
     plain, sums = list[Tensor](), list[Tensor]()
     mask, open_ = Masker.masked, MaskedRound.open
 
-    def masked(self: Masker, frame: Order, done: Done, method: Any) -> Done:
+    def masked(self: Masker, frame: OrderMessage, done: TrainReply, method: Any) -> TrainReply:
         plain.append(done.delta.double() * done.count)
         return mask(self, frame, done, method)
 
@@ -123,16 +129,18 @@ def test_sum_is_within_the_rounding_and_single_uploads_are_noise(
     monkeypatch.setattr(Masker, "masked", masked)
     monkeypatch.setattr(MaskedRound, "open", summed)
     _, grid = played(tmp_path / "masked", "fedavg", SECURE, num_server_rounds=1)
-    assert float((torch.stack(plain).sum(0) - sums[0]).abs().max()) <= 5 / (2 * masks.SCALE)
+    assert float((torch.stack(plain).sum(0) - sums[0]).abs().max()) <= 5 / (2 * masking.SCALE)
     for done, true in zip(grid.seen, plain, strict=True):
-        noise = masks.joined([done.delta]) - masks.to_words(true, 5)
+        noise = masking.joined([done.delta]) - masking.to_words(true, 5)
         share = float(np.unpackbits(noise.view(np.uint8)).mean())
         assert abs(share - 0.5) < 4 * 0.5 / (64 * noise.size) ** 0.5  # bits of a fair coin
 
 
 def at_order(member: int) -> Loses:
     """A member that dies after its shares were sent, in round 1."""
-    return lambda m, f: m == member and isinstance(f, Order) and f.round == 1 and not f.question
+    return lambda m, f: (
+        m == member and isinstance(f, OrderMessage) and f.round == 1 and not f.question
+    )
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedinit"])
@@ -147,13 +155,15 @@ def test_member_that_dies_after_its_shares_were_sent(tmp_path: Path, method: str
 
 def test_member_that_dies_before_the_sum_is_opened(tmp_path: Path) -> None:
     """Its upload is in the sum all the same."""
-    loses: Loses = lambda m, f: m == 2 and isinstance(f, Unmask)  # noqa: E731
+    loses: Loses = lambda m, f: m == 2 and isinstance(f, UnmaskRequest)  # noqa: E731
     plain, _ = played(tmp_path / "plain", "fedavg", None)
     masked, _ = played(tmp_path / "masked", "fedavg", SECURE, loses)
     assert torch.allclose(theta(plain), theta(masked), rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("stage", [frames.KeysPlease, frames.Peers, Order, Unmask])
+@pytest.mark.parametrize(
+    "stage", [messages.KeyRequest, messages.PeerKeys, OrderMessage, UnmaskRequest]
+)
 def test_too_few_are_left(tmp_path: Path, stage: type) -> None:
     """Three of five fall silent once: no sum, by name, and the round is played again."""
     lost = list[int]()
@@ -167,7 +177,7 @@ def test_too_few_are_left(tmp_path: Path, stage: type) -> None:
     masked, _ = played(tmp_path / "masked", "fedavg", SECURE, loses)
     (text,) = events(tmp_path / "masked", "no sum")
     assert text.startswith("round 0: no sum was opened: ")
-    assert "node-0, node-1" in text or stage is Order
+    assert "node-0, node-1" in text or stage is OrderMessage
     plain, _ = played(tmp_path / "plain", "fedavg", None)
     assert torch.allclose(theta(plain), theta(masked), rtol=0, atol=1e-6)
 
@@ -175,7 +185,7 @@ def test_too_few_are_left(tmp_path: Path, stage: type) -> None:
 def test_false_shares_open_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opening = Masker.opening
 
-    def false(self: Masker, frame: Unmask) -> frames.Opened:
+    def false(self: Masker, frame: UnmaskRequest) -> messages.UnmaskReply:
         found = opening(self, frame)
         wrong = tuple(s.clone() for s in found.shares)
         for share in wrong:
@@ -183,7 +193,7 @@ def test_false_shares_open_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         return replace(found, shares=wrong) if frame.member == 0 else found
 
     monkeypatch.setattr(Masker, "opening", false)
-    monkeypatch.setattr("shoal.flower.server.FRUITLESS", 1)
+    monkeypatch.setattr("shoal.flower.server.server.MAX_FAILED_ATTEMPTS", 1)
     with pytest.raises(UserError, match="failed 1 times"):
         played(tmp_path / "masked", "fedavg", SECURE)
     reasons = {text.split(": ", 2)[2] for text in events(tmp_path / "masked", "no sum")}
@@ -192,26 +202,26 @@ def test_false_shares_open_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_node_gives_nothing_away(tmp_path: Path) -> None:
     """What a curious server could ask for beyond the sum."""
-    tickets = list[int]()
+    memory_ids = list[int]()
 
     def noted(member: int, frame: Frame) -> bool:
-        tickets.extend([frame.ticket] if isinstance(frame, Unmask) else [])
+        memory_ids.extend([frame.memory_id] if isinstance(frame, UnmaskRequest) else [])
         return False
 
     server, grid = played(tmp_path / "masked", "fedavg", SECURE, noted, num_server_rounds=1)
     node = grid.nodes[101]
 
     def reason(frame: Frame) -> str:
-        reply = frames.unpack(node.reply(frames.pack(frame))[0], 1 << 30)
-        assert isinstance(reply, Sorry)
+        reply = messages.unpack(node.reply(messages.pack(frame))[0], 1 << 30)
+        assert isinstance(reply, Refusal)
         return reply.reason
 
-    again = Unmask("n", 1, tickets[0], (0, 1, 2))
+    again = UnmaskRequest("n", 1, memory_ids[0], (0, 1, 2))
     assert "opened before" in reason(again)
     order = server.engine._frame(_order(server), _order(server).members[0], 7)
     assert "as part of a sum only" in reason(order)
     assert "answers no questions" in reason(replace(order, question="anything"))
-    assert "are gone" in reason(replace(order, ticket=9, among=(0, 1, 2)))
+    assert "are gone" in reason(replace(order, memory_id=9, among=(0, 1, 2)))
 
 
 def _order(server: Server) -> Any:
@@ -237,9 +247,9 @@ def test_noise_is_under_the_masks_too(tmp_path: Path) -> None:
 def test_few_are_never_summed() -> None:
     """A node opens no sum of fewer than agreed, and shares with no fewer."""
     masker = Masker(SECURE)
-    keys = masker.keys(frames.KeysPlease("n", 0, 5))
-    other = Masker(SECURE).keys(frames.KeysPlease("n", 1, 5))
-    peers = frames.Peers("n", 0, 5, (0, 1), (keys.mask, other.mask), (keys.seal, other.seal))
+    keys = masker.keys(messages.KeyRequest("n", 0, 5))
+    other = Masker(SECURE).keys(messages.KeyRequest("n", 1, 5))
+    peers = messages.PeerKeys("n", 0, 5, (0, 1), (keys.mask, other.mask), (keys.seal, other.seal))
     with pytest.raises(Exception, match="3 were agreed on"):
         masker.shares(peers)
 
@@ -272,5 +282,5 @@ def test_both_sides_agree_to_it(tmp_path: Path) -> None:
     plain = agreement("fedavg")
     secure = replace(plain, secure=SECURE)
     secure.write(tmp_path / "federation.yaml")
-    again = load(tmp_path / "federation.yaml")
+    again = load_agreement(tmp_path / "federation.yaml")
     assert again.digest == secure.digest != plain.digest

@@ -11,7 +11,7 @@ pytest.importorskip("flwr")
 
 from flower.real import Real
 
-from shoal.flower.up import free_port
+from shoal.flower.operations.up import free_port
 
 ROUNDS, NODES = 4, 2
 

@@ -21,7 +21,7 @@ from shoal.engines.api import Results
 from shoal.engines.client_round import Program
 from shoal.errors import UserError
 from shoal.federation import Federation, Settings
-from shoal.flower import Guarded, ServerRule, flash, server_optimizer, special
+from shoal.flower import GuardedStrategy, ServerRule, flash, server_optimizer, special
 from shoal.parts.local_sgd import Sgd
 from shoal.round import play_round
 from shoal.task import QuadraticTask
@@ -144,7 +144,7 @@ ODD = {
 
 @pytest.mark.parametrize("case", ODD)
 def test_guard_drops_what_would_spoil_a_round(case: str) -> None:
-    grid, guarded = Plain(), Guarded(FedAvg(fraction_evaluate=0.0), norm=100.0)
+    grid, guarded = Plain(), GuardedStrategy(FedAvg(fraction_evaluate=0.0), norm=100.0)
     grid.odd = ODD[case]
     found = run(guarded, 2, grid)
     good = (4 * np.float32(MOVES[0]) + 6 * np.float32(MOVES[2])) / 10
@@ -152,7 +152,7 @@ def test_guard_drops_what_would_spoil_a_round(case: str) -> None:
 
 
 def test_below_quorum_nothing_changes() -> None:
-    grid, guarded = Plain(), Guarded(FedAvg(fraction_evaluate=0.0), quorum=0.9)
+    grid, guarded = Plain(), GuardedStrategy(FedAvg(fraction_evaluate=0.0), quorum=0.9)
     grid.odd = ODD["nan"]
     assert np.array_equal(run(guarded, 2, grid)["w"], np.zeros(3))
 
@@ -164,12 +164,12 @@ def test_resumed_equals_undisturbed(tmp_path: Path, kind: str) -> None:
     def strategy() -> Strategy:
         return FedAdam(fraction_evaluate=0.0) if kind == "flower" else flash()
 
-    whole = run(Guarded(strategy()), 6)
-    run(Guarded(strategy(), folder=tmp_path), 3)
-    again = run(Guarded(strategy(), folder=tmp_path), 6)
+    whole = run(GuardedStrategy(strategy()), 6)
+    run(GuardedStrategy(strategy(), folder=tmp_path), 3)
+    again = run(GuardedStrategy(strategy(), folder=tmp_path), 6)
     # Flower draws the order of nodes anew in every run, and sums depend on it in the last bit
     assert np.allclose(whole["w"], again["w"], rtol=1e-6, atol=0)
-    finished = run(Guarded(strategy(), folder=tmp_path), 6)
+    finished = run(GuardedStrategy(strategy(), folder=tmp_path), 6)
     assert np.array_equal(again["w"], finished["w"])
 
 

@@ -20,10 +20,9 @@ pytest.importorskip("flwr")
 from flower.real import CONFIG, PATIENCE, ours
 
 from shoal.config import from_mapping
-from shoal.flower.agreement import Expects
-from shoal.flower.layout import Place, read_up
-from shoal.flower.new_app import write_app
-from shoal.flower.processes import SHOAL
+from shoal.flower.agreement import DataForm
+from shoal.flower.apps import write_app
+from shoal.flower.operations.up import SHOAL, FederationFolder, read_up
 
 ENDLESS, MORE = 1000, 3
 
@@ -60,7 +59,7 @@ def until(what: Callable[[], object], log: Path) -> None:
         time.sleep(0.1)
 
 
-def rounds(place: Place) -> int:
+def rounds(place: FederationFolder) -> int:
     path = place.run / "rounds.jsonl"
     return len(path.read_text().splitlines()) if path.exists() else 0
 
@@ -75,8 +74,8 @@ def kill_superlink(folder: Path) -> None:
 @pytest.mark.timeout(900)
 def test_superlink_is_killed_then_everything_stops_and_goes_on(tmp_path: Path) -> None:
     """The same nodes find the new SuperLink; later ``resume`` ends the run."""
-    app, place, log = tmp_path / "app", Place(tmp_path / "up"), tmp_path / "log"
-    write_app(app, from_mapping(CONFIG), Expects((64,), 10))
+    app, place, log = tmp_path / "app", FederationFolder(tmp_path / "up"), tmp_path / "log"
+    write_app(app, from_mapping(CONFIG), DataForm((64,), 10))
     out, more = str(place.path), ["--nodes", "2", "--rounds", str(ENDLESS), "--set", "rollback=0"]
     with shoal("up", str(app), "-o", out, *more, log=log):
         until(lambda: rounds(place) >= 2, log)

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from shoal.flower import frames, wire
-from shoal.flower.frames import Answer, Card, Done, Sorry
+from shoal.flower import messages, wire
+from shoal.flower.messages import MemberInfo, QuestionReply, Refusal, TrainReply
 from shoal.flower.wire import WireError
 
 LIMIT = 1 << 20
@@ -29,9 +29,9 @@ class Pair(NamedTuple):
 WORDS = {f"{Pair.__module__}:{Pair.__qualname__}": Pair}
 
 
-def done() -> Done:
+def done() -> TrainReply:
     payloads = ((Pair(torch.arange(6).reshape(2, 3), None),), (), torch.ones(2, dtype=torch.bool))
-    return Done("n", 3, 12.0, 4, 48, 2, 0.5, 1.25, torch.randn(20), torch.zeros(0), payloads)
+    return TrainReply("n", 3, 12.0, 4, 48, 2, 0.5, 1.25, torch.randn(20), torch.zeros(0), payloads)
 
 
 def test_round_trip_of_every_type() -> None:
@@ -46,10 +46,14 @@ def test_round_trip_of_every_type() -> None:
 
 
 def test_round_trip_of_frames() -> None:
-    for frame in (Card("n", "a", "pem", 3, 1), Sorry("n", "why"), Answer("n", 1, (torch.ones(1),))):
-        assert type(frames.unpack(frames.pack(frame), LIMIT)) is type(frame)
-    back = frames.unpack(frames.pack(done()), LIMIT, WORDS)
-    assert isinstance(back, Done) and torch.equal(
+    for frame in (
+        MemberInfo("n", "a", "pem", 3, 1),
+        Refusal("n", "why"),
+        QuestionReply("n", 1, (torch.ones(1),)),
+    ):
+        assert type(messages.unpack(messages.pack(frame), LIMIT)) is type(frame)
+    back = messages.unpack(messages.pack(done()), LIMIT, WORDS)
+    assert isinstance(back, TrainReply) and torch.equal(
         back.payloads[0][0].left, done().payloads[0][0][0]
     )
 
@@ -141,8 +145,8 @@ def test_ten_thousand_broken_frames() -> None:
     """No crash, no hang, and no memory beyond a small multiple of the frame's own length."""
     draw, refused = random.Random(0), 0
     words = (torch.zeros(40, dtype=torch.uint8),) * 3
-    kinds = (done(), frames.Keys("n", 1, *words[:2]), frames.Opened("n", 1, words))
-    wholes = [frames.pack(frame) for frame in kinds]
+    kinds = (done(), messages.MaskKeys("n", 1, *words[:2]), messages.UnmaskReply("n", 1, words))
+    wholes = [messages.pack(frame) for frame in kinds]
     tracemalloc.start()
     try:
         for _ in range(10_000):
@@ -150,7 +154,7 @@ def test_ten_thousand_broken_frames() -> None:
             tracemalloc.reset_peak()
             before = tracemalloc.get_traced_memory()[0]
             try:
-                frames.unpack(blob, LIMIT, WORDS)
+                messages.unpack(blob, LIMIT, WORDS)
             except WireError:
                 refused += 1
             assert tracemalloc.get_traced_memory()[1] - before < 64 * len(blob) + 65_536
@@ -164,7 +168,7 @@ def test_ten_thousand_broken_frames() -> None:
 def test_any_bytes(blob: bytes) -> None:
     for given_bytes in (blob, wire.MAGIC + blob, raw(blob)):
         with pytest.raises(WireError):
-            frames.unpack(given_bytes, LIMIT, WORDS)
+            messages.unpack(given_bytes, LIMIT, WORDS)
 
 
 JSON = st.recursive(
@@ -180,4 +184,4 @@ def test_headers_of_any_json(place: str, value: Any) -> None:
     header: dict[str, Any] = {"kind": "Done", "values": {}, "trees": {}, "tensors": []}
     header[{"k": "kind", "v": "values", "t": "trees", "n": "tensors"}[place]] = value
     with pytest.raises(WireError):
-        frames.unpack(raw(header), LIMIT, WORDS)
+        messages.unpack(raw(header), LIMIT, WORDS)

@@ -86,12 +86,12 @@ class Storing(Loop):
 
     def __init__(self, method: Method) -> None:
         super().__init__()
-        self.words, self.seen = wire.vocabulary(method), set[str]()
+        self.types, self.seen = wire.state_types(method), set[str]()
 
     def again(self, value: Tree) -> None:
         for name in _names(freeze(value, lambda leaf: "")):
             self.seen.add(name)
-        back = wire.decode(wire.encode("k", {}, {"t": value}), LIMIT, self.words).trees["t"]
+        back = wire.decode(wire.encode("k", {}, {"t": value}), LIMIT, self.types).trees["t"]
         same(value, back)
 
     def train(self, order: Order) -> Iterator[Results]:

@@ -22,14 +22,14 @@ pytest.importorskip("flwr")
 from flower.local_grid import LocalGrid, add_nodes, agreement, serve, some_keys
 from states.make_0_1 import HERE, MEMBERS, METHOD, end_of_federation, end_of_run
 
-from shoal.flower import frames, wire
-from shoal.flower.frames import Done, Order, Sorry
-from shoal.flower.memory import Kept, MemoryDisk
-from shoal.flower.wire import WireError, vocabulary
+from shoal.flower import messages, wire
+from shoal.flower.messages import OrderMessage, Refusal, TrainReply
+from shoal.flower.node.node import MemoryDisk, StoredMemories
+from shoal.flower.wire import WireError, state_types
 
 ENDS: dict[str, list[float]] = json.loads((HERE / "ends.json").read_text())
 LIMIT = 1 << 20
-WORDS = vocabulary(agreement(METHOD).plan().settings.method)
+WORDS = state_types(agreement(METHOD).plan().settings.method)
 
 
 def copied(tmp_path: Path) -> Path:
@@ -111,23 +111,26 @@ def test_a_members_memories() -> None:
     folder = HERE / "home-1" / "memory"
     file = next(folder.iterdir())
     kept = MemoryDisk(folder, WORDS).get(int(file.stem))
-    assert isinstance(kept, Kept) and [type(m) for m in kept.memories[:2]] == [Variate, Dual]
+    assert isinstance(kept, StoredMemories) and [type(m) for m in kept.memories[:2]] == [
+        Variate,
+        Dual,
+    ]
 
 
 def test_an_upload_and_an_order() -> None:
-    upload = frames.unpack((HERE / "upload.frame").read_bytes(), LIMIT, WORDS)
-    assert isinstance(upload, Done) and isinstance(upload.payloads[0], Variate)
-    order = frames.unpack((HERE / "order.frame").read_bytes(), LIMIT, WORDS)
-    assert isinstance(order, Order) and isinstance(order.sent[0], Variate)
-    again = frames.unpack(frames.pack(upload), LIMIT, WORDS)
-    assert isinstance(again, Done) and torch.equal(again.payloads[0].c, upload.payloads[0].c)
-    assert torch.equal(again.delta, upload.delta) and b"shoal." not in frames.pack(upload)
+    upload = messages.unpack((HERE / "upload.frame").read_bytes(), LIMIT, WORDS)
+    assert isinstance(upload, TrainReply) and isinstance(upload.payloads[0], Variate)
+    order = messages.unpack((HERE / "order.frame").read_bytes(), LIMIT, WORDS)
+    assert isinstance(order, OrderMessage) and isinstance(order.sent[0], Variate)
+    again = messages.unpack(messages.pack(upload), LIMIT, WORDS)
+    assert isinstance(again, TrainReply) and torch.equal(again.payloads[0].c, upload.payloads[0].c)
+    assert torch.equal(again.delta, upload.delta) and b"shoal." not in messages.pack(upload)
 
 
 def test_a_name_of_0_1_means_nothing_where_the_method_lacks_it() -> None:
-    words = vocabulary(agreement("fedavg").plan().settings.method)
+    words = state_types(agreement("fedavg").plan().settings.method)
     with pytest.raises(WireError, match="does not use"):
-        frames.unpack((HERE / "upload.frame").read_bytes(), LIMIT, words)
+        messages.unpack((HERE / "upload.frame").read_bytes(), LIMIT, words)
 
 
 def test_a_server_of_0_1_is_told(tmp_path: Path) -> None:
@@ -136,8 +139,8 @@ def test_a_server_of_0_1_is_told(tmp_path: Path) -> None:
     for blob in ((HERE / "order.frame").read_bytes(), (HERE / "home-0" / "hello").read_bytes()):
         reply, _ = grid.nodes[100].reply(blob)
         assert reply.startswith(b"SHOAL1")  # or it could not read why
-        sorry = frames.unpack(reply, LIMIT)
-        assert isinstance(sorry, Sorry) and "server's shoal is older" in sorry.reason
+        sorry = messages.unpack(reply, LIMIT)
+        assert isinstance(sorry, Refusal) and "server's shoal is older" in sorry.reason
 
 
 def test_a_member_of_0_1_is_refused_and_the_others_go_on(tmp_path: Path) -> None:
@@ -148,13 +151,13 @@ def test_a_member_of_0_1_is_refused_and_the_others_go_on(tmp_path: Path) -> None
     def reply(blob: bytes) -> tuple[bytes, bytes]:
         """What version 0.1 answers to any other frame than its own."""
         assert not blob.startswith(b"SHOAL1")
-        packed = frames.pack(Sorry("", "not a frame of this version"), wire.MAGIC_0_1)
+        packed = messages.pack(Refusal("", "not a frame of this version"), wire.MAGIC_0_1)
         return packed, old.key.sign(packed)
 
     old.reply = reply  # type: ignore[method-assign]
     server = serve(grid, what, tmp_path, said, num_server_rounds=1, start_members=2)
     server.play()
-    assert server.federation.round == 1 and set(server.presence.here) == {0, 2}
+    assert server.federation.round == 1 and set(server.online.here) == {0, 2}
     told = [text for text in said if "the member's shoal is older than the server's" in text]
     assert len(told) == 1 and "node-1" in told[0]
 

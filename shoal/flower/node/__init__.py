@@ -1,0 +1,9 @@
+"""A member's side of a real federation.
+
+==============  ============================================================
+``node``        answers the server with its own data, memories and key
+``masker``      secure aggregation, the node's half
+``connection``  the node's process and its connection
+``own_data``    a node's data, read and checked on the node
+==============  ============================================================
+"""

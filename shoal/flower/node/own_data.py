@@ -1,0 +1,147 @@
+"""A node's own data: read on the node, checked on the node, never described to the server but by
+its number of rows."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from shoal.data import own
+from shoal.data.folders import by_class, tree
+from shoal.data.images import Look, dataset
+from shoal.errors import UserError
+from shoal.flower.agreement import DataForm
+from shoal.types import ClientData, Pool
+
+SHARE = 0.2  # of the rows that is kept for validation, where the user gives no set for it
+
+
+class NodeData(NamedTuple):
+    """What a node trains on, and what it judges models with."""
+
+    train: ClientData
+    validation: ClientData | None
+
+
+def from_path(path: Path, expects: DataForm, *, x: str | None = None, y: str = "y") -> NodeData:
+    """An array, CSV, Parquet or a folder of images with one folder a class."""
+    if not path.exists():
+        raise UserError(f"--data: there is no file or folder {path}")
+    if path.is_dir():
+        inputs, labels = _images(path, expects)
+    else:
+        columns = own.read(path)
+        answers = own.column(columns, y, "y", path)
+        if not len(answers):
+            raise UserError(f"{path} has no rows; a member needs at least one")
+        inputs = torch.from_numpy(own.features(columns, x, {y}, path))
+        labels = _labels(answers, expects, str(path))
+    return _split(inputs, labels, expects, str(path))
+
+
+def from_loader(spec: str, expects: DataForm) -> NodeData:
+    """``module:function`` that returns a training and a validation set, each a pair ``(x, y)``.
+
+    The validation set may be None: then a share of the training rows is kept for it.
+    """
+    found = _function(spec)()
+    if not isinstance(found, tuple) or len(found) != 2:
+        raise UserError(f"--loader {spec} must return a pair (train, validation)")
+    train, validation = found
+    inputs, labels = _pair(train, expects, f"{spec} (train)")
+    if validation is None:
+        return _split(inputs, labels, expects, spec)
+    held = _pair(validation, expects, f"{spec} (validation)")
+    return NodeData(_data(inputs, labels, expects, spec), _data(*held, expects, spec))
+
+
+def _function(spec: str) -> Callable[[], Any]:
+    module, _, name = spec.partition(":")
+    if not module or not name:
+        raise UserError(f"--loader {spec} must be module:function")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"--loader {spec} cannot be loaded ({error})") from None
+    if not callable(found):
+        raise UserError(f"--loader {spec} is no function")
+    function: Callable[[], Any] = found
+    return function
+
+
+def _pair(pair: Any, expects: DataForm, where: str) -> tuple[Tensor, Tensor]:
+    if not isinstance(pair, tuple) or len(pair) != 2:
+        raise UserError(f"{where} must be a pair (x, y) of arrays")
+    x = torch.as_tensor(np.asarray(pair[0]))
+    if not expects.vocabulary:
+        x = x.float()
+    return x, _labels(np.asarray(pair[1]), expects, where)
+
+
+def _labels(values: NDArray[Any], expects: DataForm, where: str) -> Tensor:
+    """Labels as 0 .. classes - 1: the same numbers on every node, whichever classes it has."""
+    if values.dtype.kind in "iub" or (values.dtype.kind == "f" and np.all(values == values // 1)):
+        labels = torch.from_numpy(values.astype(np.int64))
+        if len(labels) and not (int(labels.min()) >= 0 and int(labels.max()) < expects.classes):
+            raise UserError(f"{where} has labels from {int(labels.min())} to {int(labels.max())}; "
+                            f"the federation expects 0 to {expects.classes - 1}")  # fmt: skip
+        return labels
+    if not expects.names:
+        raise UserError(f"{where} has labels that are no whole numbers, and the agreement gives no "
+                        "names of classes (expects.names)")  # fmt: skip
+    numbers = {name: index for index, name in enumerate(expects.names)}
+    unknown = sorted({str(v) for v in values.tolist()} - set(numbers))
+    if unknown:
+        raise UserError(f"{where} has the label {unknown[0]!r}, which is none of the federation's "
+                        f"classes: {', '.join(expects.names)}")  # fmt: skip
+    return torch.tensor([numbers[str(v)] for v in values.tolist()], dtype=torch.int64)
+
+
+def _images(path: Path, expects: DataForm) -> tuple[Tensor, Tensor]:
+    size = expects.shape[-1] if len(expects.shape) > 1 else None
+    with tree(path) as (names, read):
+        if not names:
+            raise UserError(f"{path} has no images; put them into one folder a class")
+        folders = sorted({PurePosixPath(n).parent.name for n in names})
+        classes = list(expects.names) or [str(n) for n in range(expects.classes)]
+        wrong = [f for f in folders if f.lower() not in {c.lower() for c in classes}]
+        if wrong:
+            raise UserError(f"{path} has a folder {wrong[0]!r}, which is none of the federation's "
+                            f"classes: {', '.join(classes)}")  # fmt: skip
+        part = by_class(names, read, [c.lower() for c in classes], size)
+    channels = expects.shape[0] if len(expects.shape) == 3 else None
+    look = Look(size, channels, "unit", flat=len(expects.shape) == 1)
+    made = dataset("node", part, part, expects.classes, look)
+    return made.train.x, made.train.y
+
+
+def _split(x: Tensor, y: Tensor, expects: DataForm, where: str) -> NodeData:
+    """A share of every class is kept for validation; which rows depends on nothing but the data."""
+    draw, held = np.random.default_rng(0), np.zeros(len(y), dtype=bool)
+    for label in np.unique(y.numpy()):
+        rows = draw.permutation(np.flatnonzero(y.numpy() == label))
+        held[rows[: round(SHARE * len(rows))]] = True
+    keep = torch.from_numpy(~held)
+    train = _data(x[keep], y[keep], expects, where)
+    return NodeData(train, _data(x[~keep], y[~keep], expects, where) if held.any() else None)
+
+
+def _data(x: Tensor, y: Tensor, expects: DataForm, where: str) -> ClientData:
+    """The last check before a node may join."""
+    if len(x) != len(y) or not len(y):
+        raise UserError(f"{where} has {len(x)} samples and {len(y)} labels; it needs equally many, "
+                        "and at least one")  # fmt: skip
+    if tuple(x.shape[1:]) != expects.shape:
+        raise UserError(f"{where} has samples of shape {tuple(x.shape[1:])}; the federation "
+                        f"expects {expects.shape}")  # fmt: skip
+    if x.is_floating_point() and not bool(torch.isfinite(x).all()):
+        row = int((~torch.isfinite(x).reshape(len(x), -1).all(1)).nonzero()[0])
+        raise UserError(f"{where} has a value that is not finite in row {row + 1}")
+    return ClientData(Pool(x, y), torch.arange(len(y)), y, float(len(y)))
