@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -135,8 +135,7 @@ class Federation:
 
     def become(self, other: Federation) -> None:
         """Take over the state of another one, which nobody uses from here on."""
-        for each in fields(self):
-            setattr(self, each.name, getattr(other, each.name))
+        vars(self).update(vars(other))
 
 
 def blank_view(

@@ -21,7 +21,7 @@ from shoal.stretch import change_session
 from shoal.tree import Tree
 from shoal.types import Job, Model, Rejected
 from shoal.view import ServerView
-from shoal.wire import Spent, bytes_down, bytes_up, lacks_once
+from shoal.wire import Spent, bytes_up, sent_down
 from shoal.worlds.base import Moment
 
 
@@ -182,8 +182,9 @@ def _train_model(round: Round, k: int, jobs: Sequence[Job], report: RoundReport)
             rows = tree.unstack(results.memories)
             memories += [(results.clients[row], rows[row]) for row in keep]
         report.bytes_up += bytes_up(settings, results)
-    report.bytes_down += bytes_down(round, k, order, report.probing)
-    federation.paid.update(dict.fromkeys(lacks_once(round, k, order), order.stage))
+    down = sent_down(round, k, order, report.probing)
+    report.bytes_down += down.bytes
+    federation.paid.update(dict.fromkeys(down.paid, order.stage))
     report.steps += total.steps
     report.samples += total.samples
     report.epochs += tuple(total.epochs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -82,6 +82,11 @@ class Spent:
             return False  # the usual case: nobody was asked
         return any(own is theta or torch.equal(own, theta) for own in self._held.get(client, ()))
 
+    @property
+    def reached(self) -> bool:
+        """Whether clients were asked anything in this attempt."""
+        return bool(self._held)
+
     def next_attempt(self) -> None:
         """Another cohort is chosen, and everything is sent anew."""
         self._held.clear()
@@ -94,28 +99,33 @@ def bytes_up(settings: Settings, results: Results) -> int:
     return wire + tree.nbytes((results.stats, _counted(settings, results.payloads)))
 
 
-def bytes_down(round: Round, k: int, order: Order, spent: Spent) -> int:
-    """Bytes of model ``k`` to every client that was not sent it with a question just before; a
-    payload that goes down once per stage counts for clients that lack it."""
-    theta, settings = order.model.theta, round.settings
-    lacking = sum(not spent.holds(member.client, theta) for member in order.members)
-    total = lacking * _model_bytes(settings, order.model)
-    sizes = [tree.nbytes(sent) for sent in order.sent]
-    pairs = list(zip(settings.method.parts, sizes, strict=True))
-    once = sum(size for part, size in pairs if part.payload_once == "stage")
-    return (
-        total + (sum(sizes) - once) * len(order.members) + once * len(lacks_once(round, k, order))
+class Down(NamedTuple):
+    """What went down with an order."""
+
+    bytes: int
+    paid: list[tuple[int, int]]  # (client, model): they have now what is sent once per stage
+
+
+def sent_down(round: Round, k: int, order: Order, spent: Spent) -> Down:
+    """Model ``k`` to every client that was not sent it with a question just before, and payloads;
+    one that goes down once per stage counts for clients that lack it."""
+    theta, settings, members = order.model.theta, round.settings, order.members
+    lacking = (
+        sum(not spent.holds(m.client, theta) for m in members) if spent.reached else len(members)
     )
-
-
-def lacks_once(round: Round, k: int, order: Order) -> list[tuple[int, int]]:
-    """(client, model) of the members that were not yet sent what goes down once per stage."""
-    pairs = zip(round.settings.method.parts, order.sent, strict=True)
-    if not any(part.payload_once == "stage" and tree.nbytes(sent) for part, sent in pairs):
-        return []
-    paid = round.federation.paid
-    keys = [(member.client, k) for member in order.members]
-    return [key for key in keys if paid.get(key) != order.stage]
+    total = lacking * _model_bytes(settings, order.model)
+    each = once = 0
+    for part, sent in zip(settings.method.parts, order.sent, strict=True):
+        if part.payload_once == "stage":
+            once += tree.nbytes(sent)
+        else:
+            each += tree.nbytes(sent)
+    total += each * len(members)
+    if not once:
+        return Down(total, [])
+    paid, keys = round.federation.paid, [(m.client, k) for m in members]
+    new = [key for key in keys if paid.get(key) != order.stage]
+    return Down(total + once * len(new), new)
 
 
 def _model_bytes(settings: Settings, model: Model) -> int:

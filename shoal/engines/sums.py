@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from shoal import tree
+from shoal.engines.numbers import known
 from shoal.part import Part
 from shoal.tree import Tree
 from shoal.types import Reduction
@@ -105,7 +106,7 @@ def weighted_sum(rows: Tensor, weights: Sequence[float] | None) -> Tensor:
         return rows[0].clone() if alone else rows.sum(0)
     if alone:
         return rows[0] * weights[0]
-    own = torch.tensor(weights, dtype=rows.dtype, device=rows.device)
+    own = known(tuple(weights), rows.dtype, rows.device)
     found: Tensor = torch.mv(rows.t(), own) if rows.dim() == 2 else torch.tensordot(own, rows, 1)
     return found
 
