@@ -77,7 +77,7 @@ def make_member(round: Round, job: Job) -> Member:
     if round.federation.endings:
         memories = _caught_up(round, job, memories)
     train = with_memories(settings.program, memories, _training_data(world, round.moment, job))
-    if not len(train):
+    if not len(train) and not train.count:  # where rows are elsewhere, they are counted
         raise UserError(
             f"client {client} has no rows to train on in round {now}; give it some, or leave it "
             f"out of the world's members of that round"
