@@ -63,7 +63,7 @@ class Questions:
     what FedAgg's probe costs is counted apart."""
 
     def __init__(self) -> None:
-        self.seconds, self._put = 0.0, round._put_questions
+        self.seconds, self._put = 0.0, round._ask
 
     def __call__(self, *arguments: Any) -> None:
         begin = time.perf_counter()
@@ -102,7 +102,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--papers", action="store_true", help="the five papers' methods only")
     asked = parser.parse_args()
-    with mock.patch.object(round, "_put_questions", Questions()) as questions:
+    with mock.patch.object(round, "_ask", Questions()) as questions:
         for workload in asked.workloads:
             for found in measure(workload, asked.repeats, asked.papers, questions):
                 show(workload, *found)
