@@ -69,8 +69,8 @@ TORCH_IS  := $(TORCH_ENV)/bin/python -c 'import sys, torch; sys.exit(torch.__ver
 test-torch: $(TORCH_ENV)/.complete ## engines, laws and worked examples on another torch, in .torch (VERSION=2.8.0)
 	@$(TIERS) \
 	  "engines"  'OMP_NUM_THREADS=1 $(TORCH_ENV)/bin/python -m pytest -q -n 2 -m "not kill and not slow" \
-	    tests/engines tests/models tests/test_layout.py' \
-	  "examples" 'OMP_NUM_THREADS=1 $(TORCH_ENV)/bin/python -m pytest -q -m "not kill and not slow" tests/verify' \
+	    tests/engines tests/models tests/core/test_layout.py' \
+	  "examples" 'OMP_NUM_THREADS=1 $(TORCH_ENV)/bin/python -m pytest -q -m "not kill and not slow" tests/papers/worked_examples' \
 	  "laws"     'OMP_NUM_THREADS=1 $(TORCH_ENV)/bin/python -m pytest -q -n 2 -m "not kill and not slow" tests/laws'
 
 $(TORCH_ENV)/.complete: pyproject.toml requirements/ci.txt
@@ -85,7 +85,7 @@ $(TORCH_ENV)/.complete: pyproject.toml requirements/ci.txt
 test-slow: setup ## the tests that are too slow for every commit, with what only they install
 	@$(PIP) install -q -r requirements/extra.txt -c requirements/ci.txt
 	@$(TIERS) "slow" '$(BIN)/python -m pytest -q -m "slow and not kill" --ignore tests/flower' \
-	  "loggers" '$(BIN)/python -m pytest -q tests/loggers'
+	  "loggers" '$(BIN)/python -m pytest -q tests/reports/loggers'
 
 test-flower: setup ## real federations: processes, TLS, faults
 	@$(TIERS) "flower" 'OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -s tests/flower -m "slow or kill"'

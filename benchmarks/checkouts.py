@@ -9,16 +9,20 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from shoal.method import Method
-from shoal.parts.local_sgd import Sgd
-from shoal.task import ModuleTask
+from shoal.core.task import ModuleTask
+from shoal.methods.method import Method
+from shoal.methods.parts.local_optimizers import Sgd
 
 if TYPE_CHECKING:
     from shoal.engines.api import Engine
-    from shoal.engines.client_round import Program
+    from shoal.engines.client_round import ClientProgram
 
 FAST = (("shoal.engines.stacked.engine", "Stacked"), ("shoal.engines.vectorized", "Vectorized"))
-PROGRAM = (("shoal.engines.client_round", "Program"), ("shoal.local", "Program"))
+PROGRAM = (
+    ("shoal.engines.client_round", "ClientProgram"),
+    ("shoal.engines.client_round", "Program"),
+    ("shoal.local", "Program"),
+)
 
 
 def fast_engine(threads: int | None = None) -> Engine:
@@ -27,16 +31,18 @@ def fast_engine(threads: int | None = None) -> Engine:
     return made
 
 
-def program_of(method: Method, task: ModuleTask) -> Program:
+def program_of(method: Method, task: ModuleTask) -> ClientProgram:
     """A method on a network, with plain local steps."""
-    made: Program = _first(PROGRAM)(method, task, Sgd())
+    made: ClientProgram = _first(PROGRAM)(method, task, Sgd())
     return made
 
 
 def _first(places: tuple[tuple[str, str], ...]) -> Any:
     for module, name in places:
         try:
-            return getattr(import_module(module), name)
+            found = import_module(module)
+            if hasattr(found, name):
+                return getattr(found, name)
         except ModuleNotFoundError as error:
             if not module.startswith(str(error.name)):
                 raise  # it is there, and something that it needs is not

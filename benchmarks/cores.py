@@ -26,7 +26,7 @@ import torch
 from benchmarks.federation import rounds_of
 from benchmarks.loads import LOADS
 from benchmarks.turns import Player, Seat, Spent, seat_all
-from shoal.engines.stacked import engine as stacked
+from shoal.engines.stacked import engine
 
 ASKED = ("W1", "W1b", "W3", "W5", "R2", "R3")
 MANY = (16, 64)
@@ -78,7 +78,7 @@ def shares_of(name: str) -> Shares:
     load = LOADS[name]
     torch.set_num_threads(1)
     rounds = rounds_of(load, *load.data(), 100, 1, torch.float32)
-    inside, plain = list[float](), stacked._Work.run
+    inside, plain = list[float](), engine._Work.run
 
     def timed(work: Any, number: int) -> Any:
         began = time.perf_counter()
@@ -86,7 +86,7 @@ def shares_of(name: str) -> Shares:
         inside.append(time.perf_counter() - began)
         return found
 
-    stacked._Work.run = timed  # type: ignore[method-assign]
+    engine._Work.run = timed  # type: ignore[method-assign]
     try:
         for number in range(load.warm_up):
             rounds.round(number)
@@ -97,7 +97,7 @@ def shares_of(name: str) -> Shares:
         whole, chunks = time.perf_counter() - began, len(inside) // ROUNDS
         serial = 1 - sum(inside) / whole
     finally:
-        stacked._Work.run = plain  # type: ignore[method-assign]
+        engine._Work.run = plain  # type: ignore[method-assign]
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)  # or a counter keeps the lock for as long as it likes
     try:

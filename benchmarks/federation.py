@@ -13,16 +13,16 @@ from benchmarks.bare import RATE, Workload, cohort_of
 from benchmarks.checkouts import fast_engine, program_of
 from benchmarks.loads import Load
 from shoal import catalog
-from shoal.federation import Federation, Settings
-from shoal.method import Method
-from shoal.round import play_round
-from shoal.task import ModuleTask
-from shoal.types import ClientData, Model, Pool
-from shoal.worlds.base import Moment
+from shoal.core.task import ModuleTask
+from shoal.core.types import ClientData, Model, Pool
+from shoal.core.world_protocol import Moment
+from shoal.methods.method import Method
+from shoal.rounds.play import play_round
+from shoal.rounds.state import Federation, Settings
 
 if TYPE_CHECKING:
     from shoal.engines.api import Engine
-    from shoal.engines.client_round import Program
+    from shoal.engines.client_round import ClientProgram
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Rounds:
 
     def __init__(
         self,
-        program: Program,
+        program: ClientProgram,
         world: StillWorld,
         cohorts: tuple[tuple[int, ...], ...],
         engine: Engine,
@@ -135,7 +135,7 @@ class ShoalRounds(Rounds):
         start: list[Tensor],
         rounds: int = 2000,
         epochs: int = 1,
-        program: Program | None = None,
+        program: ClientProgram | None = None,
     ) -> None:
         task = ModuleTask(work.build, classes=10, dtype=x.dtype)
         program = program or program_of(method, task)

@@ -18,9 +18,10 @@ import torch
 
 from benchmarks.bare import WORKLOADS, BareLoop, cohort_of
 from benchmarks.federation import ShoalRounds
-from shoal import catalog, tree
+from shoal import catalog
+from shoal.core import tree
 from shoal.engines.stacked.engine import Stacked
-from shoal.store import ClientStore
+from shoal.rounds.client_memories import ClientStore
 
 MOST_TIMES, MOST_BEYOND = 1.5, 100.0  # of the bare loop's peak, and MB on top of it
 STEADY = 10.0  # MB of growth that allocators explain

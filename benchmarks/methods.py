@@ -19,9 +19,10 @@ import torch
 
 from benchmarks.bare import WORKLOADS, BareLoop
 from benchmarks.federation import ShoalRounds
-from shoal import catalog, round
+from shoal import catalog
 from shoal.engines.stacked.engine import Stacked
-from shoal.method import Method
+from shoal.methods.method import Method
+from shoal.rounds import play
 
 PAPERS = ("fedinit", "special", "special_c")  # FLASH and FedAgg need options, see below
 OTHERS = ("fedprox", "fedacg", "feddyn", "scaffold", "fedcm", "fedsam")
@@ -63,7 +64,7 @@ class Questions:
     what FedAgg's probe costs is counted apart."""
 
     def __init__(self) -> None:
-        self.seconds, self._put = 0.0, round._ask
+        self.seconds, self._put = 0.0, play._ask
 
     def __call__(self, *arguments: Any) -> None:
         begin = time.perf_counter()
@@ -102,7 +103,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--papers", action="store_true", help="the five papers' methods only")
     asked = parser.parse_args()
-    with mock.patch.object(round, "_ask", Questions()) as questions:
+    with mock.patch.object(play, "_ask", Questions()) as questions:
         for workload in asked.workloads:
             for found in measure(workload, asked.repeats, asked.papers, questions):
                 show(workload, *found)

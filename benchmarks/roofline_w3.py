@@ -22,7 +22,7 @@ from torch import Tensor
 from benchmarks.bare import WORKLOADS, BareLoop, Workload
 from benchmarks.federation import ShoalRounds
 from shoal import catalog
-from shoal.cores import cores
+from shoal.core.machine import cores
 from shoal.engines.stacked.engine import Stacked, keep_freed_memory
 
 SIDE = 2048  # of the matrices

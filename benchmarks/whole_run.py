@@ -33,15 +33,15 @@ method: fedavg
 
 def prepare(folder: Path, rounds: int) -> None:
     """The config, and the same for the script: rows of the table, cohorts, the start."""
-    from shoal.cohort import choose_cohort
     from shoal.config.build import build
-    from shoal.config.config import from_mapping
-    from shoal.data.sources import digits
+    from shoal.config.schema import from_mapping
+    from shoal.data.sources import grey_images
+    from shoal.rounds.play import choose_cohort
 
     text = CONFIG.format(rounds=rounds)
     (folder / "config.yaml").write_text(text)
     plan = build(from_mapping(yaml.safe_load(text)))
-    lines = Path(digits.__file__).with_name("digits_split.txt").read_text().splitlines()
+    lines = Path(grey_images.__file__).with_name("digits_split.txt").read_text().splitlines()
     train, test = (np.array(line.split(), dtype=np.int64) for line in lines)
     members = [plan.world.train(client, 0).rows.numpy() for client in plan.world.at(0).members]
     cohorts = [choose_cohort(plan.settings, plan.world.at(number)) for number in range(rounds)]

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from shoal import catalog, run
-from shoal.method import Method
-from shoal.part import Part
-from shoal.tree import Tree
-from shoal.types import Work
-from shoal.view import View
+from shoal.core.tree import Tree
+from shoal.core.types import Work
+from shoal.methods.method import Method
+from shoal.methods.slots import Part
+from shoal.methods.view import View
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,18 +13,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from shoal.cohort import choose_cohort
-from shoal.config.build import Plan
-from shoal.context import Round
-from shoal.engines.batches import epoch_order
-from shoal.federation import Federation
-from shoal.orders import make_order
-from shoal.types import ClientData, Job, Model
+from shoal.config.build import RunPlan
+from shoal.core.types import ClientData, Job, Model
+from shoal.engines.loop import epoch_order
+from shoal.rounds.orders import make_order
+from shoal.rounds.play import choose_cohort
+from shoal.rounds.state import Federation, Round
 
 Tensors = dict[str, Tensor]
 
 
-def fedavg(plan: Plan) -> Model:
+def fedavg(plan: RunPlan) -> Model:
     """The global model after all rounds."""
     settings, world, local = plan.settings, plan.world, plan.config.local
     federation = Federation.fresh(settings, plan.initial, world.at(0), local.rate)
@@ -54,7 +53,7 @@ def fedavg(plan: Plan) -> Model:
     return Model(task.layout.flatten(server), stats)
 
 
-def _module(plan: Plan) -> tuple[nn.Module, tuple[str, ...]]:
+def _module(plan: RunPlan) -> tuple[nn.Module, tuple[str, ...]]:
     """The network as its author wrote it, in training but for dropout, which shoal has none of."""
     task: Any = plan.settings.task
     module: nn.Module = task.build().to(task.dtype).train()
@@ -65,12 +64,12 @@ def _module(plan: Plan) -> tuple[nn.Module, tuple[str, ...]]:
     return module, (*task.layout.names, *task.stats_layout.names)
 
 
-def _named(plan: Plan, model: Model) -> Tensors:
+def _named(plan: RunPlan, model: Model) -> Tensors:
     task: Any = plan.settings.task
     return {**task.layout.unflatten(model.theta), **task.stats_layout.unflatten(model.stats)}
 
 
-def _class_weights(plan: Plan) -> Tensor | None:
+def _class_weights(plan: RunPlan) -> Tensor | None:
     asked = plan.config.loss.class_weights
     if asked is None:
         return None

@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 from fuzz.draw import Case
 from fuzz.play import Outcome, limits, packed, play
 from shoal.config import from_mapping
-from shoal.sweep.events import Event
-from shoal.sweep.manager import Manager
+from shoal.runs.sweep.pool import Event
+from shoal.runs.sweep.worker import Manager
 
 WORKERS = 2  # runs of a sweep at a time
 BAD = ("failed", "diverged", "stopped")

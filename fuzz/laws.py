@@ -15,8 +15,8 @@ from torch import Tensor
 from fuzz import by_hand
 from fuzz.draw import Case, drawn
 from fuzz.play import Outcome, plan_of, play, play_resumed, unpacked
+from shoal.core.errors import UserError
 from shoal.engines.stacked.plan import Path as Way
-from shoal.errors import UserError
 
 FLOAT64 = 1e-9  # how far engines may be apart
 # Adam divides by 1e-8 what a gradient that is zero but for rounding has (1e-15), at every step.

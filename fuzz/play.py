@@ -16,22 +16,22 @@ import torch
 from torch import Tensor
 
 from fuzz.draw import Case
-from shoal import tree
 from shoal.config import from_mapping
-from shoal.config.build import Plan, build
-from shoal.config.config import Config
+from shoal.config.build import RunPlan, build
+from shoal.config.schema import Config
 from shoal.config.subject import dataset_of, task_of
+from shoal.core import tree
+from shoal.core.types import ClientData, Model
 from shoal.engines.api import Order
 from shoal.engines.stacked import plan as plans
 from shoal.engines.stacked.engine import Stacked
 from shoal.engines.stacked.plan import Path as Way
 from shoal.engines.stacked.plan import StackPlan
-from shoal.federation import Federation
-from shoal.lone_rows import check_rounds
-from shoal.player import AbandonedError, Player
-from shoal.runner import Run
-from shoal.types import ClientData, Model
-from shoal.worlds.composed import Composed
+from shoal.rounds.orders import check_rounds
+from shoal.rounds.state import Federation
+from shoal.runs.player import AbandonedError, Player
+from shoal.runs.run import DurableRun
+from shoal.worlds.world import Composed
 
 Numbers = Mapping[str, Tensor]
 
@@ -81,10 +81,10 @@ class Resized(Composed):
         return data
 
 
-def planned(case: Case) -> Callable[[Config], Plan]:
+def planned(case: Case) -> Callable[[Config], RunPlan]:
     """Builds a config's plan with what no config can say."""
 
-    def make(config: Config) -> Plan:
+    def make(config: Config) -> RunPlan:
         plan = build(config)
         settings = plan.settings
         world = settings.world
@@ -100,12 +100,12 @@ def planned(case: Case) -> Callable[[Config], Plan]:
             initial = task.initial(config.seed)
         settings = replace(settings, program=program, world=world, start=initial)
         check_rounds(settings)  # again, of this world
-        return Plan(plan.config, settings, initial)
+        return RunPlan(plan.config, settings, initial)
 
     return make
 
 
-def plan_of(case: Case, **changes: Any) -> Plan:
+def plan_of(case: Case, **changes: Any) -> RunPlan:
     return planned(case)(from_mapping({**case.config, **changes}))
 
 
@@ -165,11 +165,11 @@ def play_resumed(case: Case, folder: Path, engine: str, after: int) -> Outcome:
     watched = _Stop(after)
     sentence, player = "", None
     with limits(case):
-        run = Run.create(folder, from_mapping(config), planned=planned(case))
+        run = DurableRun.create(folder, from_mapping(config), planned=planned(case))
         try:
             run.play(watched)
         except _StoppedError:
-            run = Run.resume(folder, planned=planned(case))
+            run = DurableRun.resume(folder, planned=planned(case))
             try:
                 run.play()
             except AbandonedError as error:
@@ -229,12 +229,12 @@ def _plain(records: Any) -> tuple[Mapping[str, Any], ...]:
     )
 
 
-def _nudged(plan: Plan, size: float) -> Plan:
+def _nudged(plan: RunPlan, size: float) -> RunPlan:
     """The initial model, moved a little in a direction that is always the same."""
     theta = plan.initial.theta
     noise = torch.randn(theta.shape, generator=torch.Generator().manual_seed(1), dtype=theta.dtype)
     moved = Model(theta + size * noise * (theta.abs() + 1e-3), plan.initial.stats)
-    return Plan(plan.config, replace(plan.settings, start=moved), moved)
+    return RunPlan(plan.config, replace(plan.settings, start=moved), moved)
 
 
 def packed(outcome: Outcome) -> bytes:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from shoal.data.sources.registry import Dataset, source
-from shoal.types import Pool
+from shoal.core.types import Pool
+from shoal.data.dataset import Dataset, source
 
 TEST = 24  # rows to score on
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from annotated_types import Ge, Gt, Le, Lt
 
 from shoal import catalog
-from shoal.errors import UserError
+from shoal.core.errors import UserError
 
 # Sizes that cost time and tell nothing more when they are large, and steps that only explode.
 SMALL: Mapping[str, tuple[Any, ...]] = {

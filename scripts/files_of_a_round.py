@@ -18,8 +18,8 @@ from typing import Any
 
 import shoal
 from shoal.config.build import build
-from shoal.config.config import from_mapping
-from shoal.player import Player
+from shoal.config.schema import from_mapping
+from shoal.runs.player import Player
 
 ROOT = Path(shoal.__file__).parent
 WARM = 2  # rounds before the one that is counted

@@ -10,19 +10,20 @@ from typing import Any
 
 from torch import Tensor
 
-from shoal import catalog
-from shoal.config.build import Plan, build
-from shoal.config.config import from_mapping
-from shoal.errors import UserError
-from shoal.journal import packed, write_clients
-from shoal.method import Method
-from shoal.player import Player, Record
-from shoal.reports.faces import Faces
+from shoal.config.build import RunPlan, build
+from shoal.config.schema import from_mapping
+from shoal.core.errors import UserError
+from shoal.core.files import dump_json, dump_yaml, write_bytes, write_text
+from shoal.core.world_protocol import World
+from shoal.methods import catalog
+from shoal.methods.method import Method
+from shoal.reports.notebook import Faces
 from shoal.reports.page_data import make_page
-from shoal.round import ClientReport
-from shoal.rundir import RunDir, dump_json, dump_yaml, write_bytes, write_text
-from shoal.summary import summary
-from shoal.worlds.base import World
+from shoal.rounds.play import ClientReport
+from shoal.runs.directory import RunDir
+from shoal.runs.journal import packed, write_clients
+from shoal.runs.player import Player, Record
+from shoal.runs.summary import summary
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Result(Faces):
     it, ``frame()`` is a data frame of its rounds.
     """
 
-    plan: Plan
+    plan: RunPlan
     rounds: list[Record]
     summary: dict[str, Any]
     model: dict[str, Tensor]
@@ -114,7 +115,7 @@ def spec_of(method: Method) -> str | list[str]:
     return names if same else repr(method)
 
 
-def play(plan: Plan) -> Result:
+def play(plan: RunPlan) -> Result:
     """Every round of a plan."""
     player = Player(plan)
     records: list[Record] = []

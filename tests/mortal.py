@@ -12,8 +12,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from shoal.part import Part
-from shoal.view import GradFn, View
+from shoal.methods.slots import Part
+from shoal.methods.view import GradFn, View
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,16 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from shoal import models
+from shoal.core.task import ModuleTask, Task
+from shoal.core.types import ClientData, Kind, Pool, Shift
+from shoal.core.world_protocol import Moment
 from shoal.engines.api import Engine
-from shoal.engines.client_round import Program
-from shoal.federation import Federation, Settings
-from shoal.method import Method
-from shoal.part import Part
-from shoal.parts.local_sgd import Sgd
-from shoal.round import RoundReport, play_round
-from shoal.task import ModuleTask, Task
-from shoal.types import ClientData, Kind, Pool, Shift
-from shoal.worlds.base import Moment
+from shoal.engines.client_round import ClientProgram
+from shoal.methods.method import Method
+from shoal.methods.parts.local_optimizers import Sgd
+from shoal.methods.slots import Part
+from shoal.rounds.play import RoundReport, play_round
+from shoal.rounds.state import Federation, Settings
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def settings_for(
     epochs, rate = more.pop("epochs", 2), more.pop("rate", 0.1)
     more.setdefault("batch", 4)
     more.setdefault("uniform", method.weights == "uniform")
-    program = Program(method, task, optimizer or Sgd())
+    program = ClientProgram(method, task, optimizer or Sgd())
     return Settings(program, world, seed=3, rates=lambda m: (rate,) * epochs, **more)
 
 

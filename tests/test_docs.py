@@ -81,7 +81,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     rule = choose.resolved_engine
     monkeypatch.setattr(
-        "shoal.config.build.resolved_engine",
+        "shoal.engines.choose.resolved_engine",
         lambda name, *rest: rule("loop" if name == "auto" else name, *rest),
     )
     monkeypatch.setattr(registry, "_MODELS", dict(registry._MODELS))

@@ -32,12 +32,12 @@ def compared(old: Path, new: Path, *flags: str) -> subprocess.CompletedProcess[s
 
 def with_other_seeds(folder: Path) -> Path:
     """A checkout like this one that draws with other seeds."""
-    package = folder / "shoal"
-    package.mkdir()
-    for path in (ROOT / "shoal").iterdir():
-        if path.name not in ("rng.py", "__pycache__"):
-            (package / path.name).symlink_to(path)
-    text = (ROOT / "shoal" / "rng.py").read_text()
+    package = folder / "shoal" / "core"
+    package.mkdir(parents=True)
+    for path in [*(ROOT / "shoal").iterdir(), *(ROOT / "shoal" / "core").iterdir()]:
+        if path.name not in ("core", "rng.py", "__pycache__"):
+            (folder / path.relative_to(ROOT)).symlink_to(path)
+    text = (ROOT / "shoal" / "core" / "rng.py").read_text()
     changed = text.replace("np.array([seed]", "np.array([seed + 1]")
     assert changed != text
     (package / "rng.py").write_text(changed)

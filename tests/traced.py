@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad
 
+from shoal.core.task import ModuleTask, Task, mean_loss
+from shoal.core.types import Batch
 from shoal.engines.compiler.compile import Replay, compile_step
-from shoal.task import ModuleTask, Task, mean_loss
-from shoal.types import Batch
 
 Step = Callable[[list[Tensor], list[Tensor], list[Tensor]], list[Tensor]]
 CLIENTS, ROWS, WIDTH, CLASSES = 4, 6, 7, 5

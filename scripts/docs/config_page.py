@@ -7,8 +7,8 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from shoal.config.config import Config, Named
-from shoal.rundir import dump_json
+from shoal.config.schema import Config, Named
+from shoal.core.files import dump_json
 
 LEAD = """# The config file
 

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from shoal.api import play
-from shoal.catalog import METHODS
-from shoal.comparison import BASE, config_for
 from shoal.config.build import build
-from shoal.config.config import Config
-from shoal.errors import UserError
-from shoal.rundir import dump_json, write_text
-from shoal.summary import gradients_a_step
+from shoal.config.schema import Config
+from shoal.core.errors import UserError
+from shoal.core.files import dump_json, write_text
+from shoal.methods.catalog import METHODS
+from shoal.papers.comparison import BASE, config_for
+from shoal.runs.summary import gradients_a_step
 
 FILE = Path(__file__).parents[2] / "docs" / "methods" / "curves.json"
 SMALL: dict[str, Any] = {

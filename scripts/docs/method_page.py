@@ -12,19 +12,17 @@ import curve
 import docstring
 
 from shoal import catalog
-from shoal.method import Method
-from shoal.part import SLOTS
+from shoal.methods.method import Method
+from shoal.methods.slots import SLOTS
 
 CURVES = Path(__file__).parents[2] / "docs" / "methods" / "curves.json"
 FAMILIES = {
-    "five": "The five papers",
-    "averaging": "Averaging and server optimisers",
-    "gradient": "Corrected gradients and momentum",
-    "personal": "Personal models",
-    "clustered": "Several models",
+    "five_papers": "The five papers",
+    "averaging": "Averaging, server optimisers and robust aggregation",
+    "client_drift": "Corrected gradients and momentum",
+    "personal": "Personal and several models",
     "continual": "Continual learning",
-    "robust": "Robust aggregation",
-    "detect": "Detectors and measurements",
+    "detectors": "Detectors and measurements",
 }
 PAPERS = (
     'Paper 1: "Federated Learning with Dynamic Client Arrival and Departure". '
@@ -95,9 +93,7 @@ def _part(part: Any) -> str:
     if found.deviations:
         words = docstring.markdown(found.deviations)
         lines.append("**Deviations from the paper.** " + words[:1].upper() + words[1:])
-    source = inspect.getsourcefile(type(part))
-    if source:
-        lines.append(f"Source: `shoal/{Path(source).parent.name}/{Path(source).name}`")
+    lines.append("Source: `" + type(part).__module__.replace(".", "/") + ".py`")
     return "\n\n".join(line for line in lines if line)
 
 
@@ -161,7 +157,7 @@ def index(curves: dict[str, Any]) -> str:
     ]
     for title, names in families().items():
         rows = [f"| [`{n}`]({n}.md) | {first_line(catalog.METHODS[n])} |" for n in names]
-        papers = f"{PAPERS}\n\n" if title == FAMILIES["five"] else ""
+        papers = f"{PAPERS}\n\n" if title == FAMILIES["five_papers"] else ""
         lines.append(f"## {title}\n\n{papers}| name | what it is |\n|---|---|\n" + "\n".join(rows))
     lines.append(
         "## The world of the curves\n\nDigits, 12 members of which 5 train a round, an MLP with 64 "

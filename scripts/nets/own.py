@@ -6,9 +6,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shoal.data.sources.registry import Dataset, source
+from shoal.data.sources import Dataset, source
 from shoal.models import model
-from shoal.types import Pool
+
+try:
+    from shoal.core.types import Pool
+except ModuleNotFoundError:  # a checkout from before version 0.2's tree
+    from shoal.types import Pool
 
 CLASSES = 4
 

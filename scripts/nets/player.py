@@ -42,16 +42,27 @@ def main() -> None:
 
 def warm() -> None:
     """What every child would otherwise import by itself; no more, threads survive no fork."""
-    for name in ("shoal.api", "shoal.cli.app", "shoal.runner", "pyarrow.parquet", "own"):
+    for name in ("shoal.api", "shoal.cli.app", "pyarrow.parquet", "own"):
         import_module(name)
+    place("shoal.runs.run", "shoal.runner")
     torch.func.grad(lambda x: (x * x).sum())(torch.zeros(1))
+
+
+def place(new: str, old: str) -> Any:
+    """A module by the name that this checkout has for it."""
+    try:
+        return import_module(new)
+    except ModuleNotFoundError as error:
+        if not new.startswith(str(error.name)):
+            raise  # it is there, and something that it needs is not
+    return import_module(old)
 
 
 def fast_engine() -> str:
     """What the fast engine is called in this checkout."""
     from shoal.config import from_mapping
-    from shoal.errors import UserError
 
+    UserError = place("shoal.core.errors", "shoal.errors").UserError
     try:
         from_mapping({"engine": "stacked"})
     except UserError:
@@ -162,8 +173,8 @@ def in_float64() -> None:
     """Networks and samples in float64, which no config can ask for."""
     from shoal.config import subject
     from shoal.data.sources import Dataset
-    from shoal.types import Pool
 
+    Pool = place("shoal.core.types", "shoal.types").Pool
     load = subject.load_data
 
     def doubled(pool: Pool) -> Pool:

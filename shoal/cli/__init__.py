@@ -1,4 +1,16 @@
-"""The command line. Commands import what they need when they run: ``shoal --help`` is quick."""
+"""The command line; commands import what they need when they run.
+
+- app       the table of commands
+- play      what run and resume share; it needs torch, the commands do not
+- run       ``shoal run``, ``shoal resume``, ``shoal demo``
+- demo      what ``shoal demo`` plays
+- progress  what a terminal shows while something runs
+- sweep     ``shoal sweep``, ``shoal tune``
+- reports   ``shoal report``, ``shoal watch``, ``shoal compare``
+- listings  ``shoal methods``, ``shoal data``, ``shoal world``
+- papers    ``shoal reproduce``, ``shoal verify``
+- flower    ``shoal flower``
+"""
 
 from __future__ import annotations
 
@@ -6,9 +18,7 @@ import sys
 from collections.abc import Sequence
 
 from shoal.cli.app import app
-from shoal.errors import UserError, shown
-
-__all__ = ["app", "main"]
+from shoal.core.errors import UserError, shown
 
 BAD_INPUT, ABANDONED, DIVERGED, INTERRUPTED = 2, 3, 5, 130
 
@@ -45,3 +55,9 @@ def call(args: Sequence[str]) -> int:
 def _say(text: str, code: int) -> int:
     print(f"shoal: {shown(' '.join(text.split()))}", file=sys.stderr)
     return code
+
+
+__all__ = [
+    "app",
+    "main",
+]

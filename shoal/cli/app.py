@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import typer
 
-from shoal.cli.compare import compare
-from shoal.cli.data import app as data
-from shoal.cli.demo import demo
 from shoal.cli.flower import app as flower
-from shoal.cli.methods import methods
-from shoal.cli.report import report
-from shoal.cli.reproduce import reproduce
-from shoal.cli.resume import resume
-from shoal.cli.run import run
-from shoal.cli.sweep import sweep
-from shoal.cli.tune import tune
-from shoal.cli.verify import verify
-from shoal.cli.watch import watch
-from shoal.cli.world import world
+from shoal.cli.listings import app as data
+from shoal.cli.listings import methods, world
+from shoal.cli.papers import reproduce, verify
+from shoal.cli.reports import compare, report, watch
+from shoal.cli.run import demo, resume, run
+from shoal.cli.sweep import sweep, tune
 
 app = typer.Typer(
     name="shoal",

@@ -11,13 +11,13 @@ import typer
 
 from shoal.cli.progress import Progress, closing_line
 from shoal.engines.choose import engine_line
-from shoal.loggers import Loggers
-from shoal.runner import Run
+from shoal.reports.loggers import Loggers
+from shoal.runs.run import DurableRun
 
 INTERRUPTED = 130
 
 
-def play(run: Run, loggers: Sequence[str] = (), verbose: bool = False) -> None:
+def play(run: DurableRun, loggers: Sequence[str] = (), verbose: bool = False) -> None:
     """Play a run to its end, with progress and notes; an interrupt leaves a checkpoint.
 
     ``verbose`` also says how clients are run, and why.

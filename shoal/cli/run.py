@@ -1,10 +1,17 @@
-"""``shoal run``."""
+"""``shoal run``, ``shoal resume``, ``shoal demo``."""
 
 from __future__ import annotations
 
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import typer
+
+from shoal.core.errors import UserError
+
+# ---- run -----------------------------------------------------------------------------------------
+# ``shoal run``.
 
 
 def run(
@@ -29,9 +36,9 @@ def run(
     from shoal.cli.play import play
     from shoal.config import load, located
     from shoal.config.build import build
-    from shoal.loggers import check
-    from shoal.rundir import RunDir
-    from shoal.runner import Run
+    from shoal.reports.loggers import check
+    from shoal.runs.directory import RunDir
+    from shoal.runs.run import DurableRun
 
     loggers = check(log)
     RunDir(out).check_free(force)  # before the seconds that reading data takes
@@ -39,4 +46,59 @@ def run(
     config = load(file, overrides)
     with located(file, overrides):
         plan = build(config)
-    play(Run.create(out, config, force, planned=lambda _: plan), loggers, verbose)
+    play(DurableRun.create(out, config, force, planned=lambda _: plan), loggers, verbose)
+
+
+# ---- resume --------------------------------------------------------------------------------------
+# ``shoal resume``.
+
+
+def resume(
+    directory: Path = typer.Argument(help="A run directory."),
+    changes: list[str] = typer.Option(
+        [], "--set", metavar="KEY=VALUE", help="Where data are now: --set data.path=FILE"
+    ),
+    engine: str = typer.Option("", help="Go on with another engine; last bits may differ."),
+    verbose: bool = typer.Option(
+        False, "-v", "--verbose", help="Also say how clients are run, and why."
+    ),
+    log: list[str] = typer.Option(
+        [], "--log", metavar="NAME", help="Add a logger to those the run was started with."
+    ),
+) -> None:
+    """Go on with a run that was killed, interrupted, or stopped below quorum or by a full disk.
+
+    The data and your own code must be those it was started with. Engine, device and the paths of
+    files may be others; nothing else may.
+    """
+    from shoal.cli.play import play
+    from shoal.reports.loggers import check, export
+    from shoal.runs.directory import RunDir
+    from shoal.runs.run import DurableRun
+
+    loggers = check(log)
+    if RunDir(directory).finished:
+        typer.echo(f"{directory} is finished; there is nothing to resume")
+        if loggers:
+            export(directory, loggers, lambda text: typer.echo(text, err=True))
+        return
+    if engine:  # what belongs to the old one does not fit
+        drop = ("workers", "address")
+        changes = [*(f"{key}=null" for key in drop), f"engine={engine}", *changes]
+    run = DurableRun.resume(
+        directory, lambda text: typer.echo(f"shoal: note: {text}", err=True), changes=changes
+    )
+    play(run, loggers, verbose)
+
+
+# ---- demo ----------------------------------------------------------------------------------------
+# ``shoal demo``.
+
+
+def demo(
+    out: Path = typer.Option(Path("shoal-demo"), "-o", "--out", help="Where the runs go."),
+) -> None:
+    """A small drifting federation: FedAvg against adaptive methods, a table and a picture."""
+    if find_spec("shoal.cli.demo") is None:
+        raise UserError("the demo is not part of this installation")
+    import_module("shoal.cli.demo").run_demo(out)

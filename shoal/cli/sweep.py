@@ -1,12 +1,21 @@
-"""``shoal sweep``."""
+"""``shoal sweep``, ``shoal tune``."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
-from shoal.errors import UserError
+from shoal.core.errors import UserError, suggestion
+
+if TYPE_CHECKING:
+    from shoal.papers.play import Runs
+
+
+# ---- sweep ---------------------------------------------------------------------------------------
+# ``shoal sweep``.
 
 FAILED = 4  # some runs of a sweep failed; the others are fine
 
@@ -27,11 +36,10 @@ def sweep(
 
     from rich.console import Console
 
-    from shoal.cli.sweep_progress import SweepProgress
-    from shoal.rundir import RunDir
-    from shoal.sweep import play_all
-    from shoal.sweep.grid import read_sweep
-    from shoal.sweep.table import table
+    from shoal.cli.progress import SweepProgress
+    from shoal.runs.directory import RunDir
+    from shoal.runs.sweep import play_all
+    from shoal.runs.sweep.grid import read_sweep, table
 
     if workers < 0:
         raise UserError("--workers must be at least 1, or 0 for one a core")
@@ -51,3 +59,77 @@ def sweep(
         typer.echo(f"shoal: {name}: {' '.join(outcome.text.split())}", err=True)
     if failed:
         raise typer.Exit(FAILED)
+
+
+# ---- tune ----------------------------------------------------------------------------------------
+# ``shoal tune``.
+
+
+def tune(
+    file: Path = typer.Argument(help="A config (YAML); its method and rate are what is tuned."),
+    out: Path = typer.Option(..., "-o", "--out", help="The folder for trials and tables."),
+    methods: str = typer.Option(..., help="Methods of the catalog, with commas."),
+    trials: int = typer.Option(8, min=1, help="Trials of every method: the same number for all."),
+    rates: str = typer.Option("0.01,0.1,0.5,1", help="The clients' rates that are tried."),
+    score: str = typer.Option("mean_accuracy", help="mean_accuracy, final_accuracy, best_accuracy"),
+    seed: int = typer.Option(0, min=0, help="Of the trials."),
+    seeds: str = typer.Option("0,1,2", help="Of the best settings' runs on test rows."),
+    workers: int = typer.Option(0, help="Processes; else one per core."),
+) -> None:
+    """Give every method the same number of trials on held-out rows, then test the best.
+
+    Trials try a method's grid where a paper prints one. A fifth of every client's rows is held out
+    for them (local.validation, if the config has one); the best setting of each method is then
+    trained on all rows and scored as the config says. Finished runs are kept.
+    """
+    from shoal.config.read import load, read
+    from shoal.core.files import write_text
+    from shoal.papers.tuning import TuningPlan, best, final_scores, finals, trials_csv, tuned_md
+
+    load(file)  # a config that is wrong is said so before anything else
+    if score not in SCORES:
+        raise UserError(f"--score {score}: not known; {suggestion(score, SCORES)}")
+    plan = TuningPlan(read(file)[0], _known(methods), trials, _floats(rates, "--rates"), seed)
+    found = plan.all(out / "trials")
+    _play({trial.path: trial.config for trial in found}, workers)
+    winners = best(found, score)
+    write_text(out / "trials.csv", trials_csv(found, score), shared=True)
+    numbers = [int(s) for s in _floats(seeds, "--seeds")]
+    final = finals(plan, winners, numbers, out / "best")
+    _play(dict(run for mine in final.values() for run in mine), workers)
+    on_test = final_scores(final, score)
+    page = tuned_md(f"`{file.name}`, seed {seed}", winners, score, on_test, trials)
+    write_text(out / "tuned.md", page, shared=True)
+    typer.echo(page)
+    typer.echo(f"{out / 'trials.csv'}  {out / 'tuned.md'}")
+
+
+SCORES = ("mean_accuracy", "final_accuracy", "best_accuracy")
+
+
+def _play(runs: Runs, workers: int) -> None:
+    from shoal.papers.play import play
+    from shoal.runs.directory import RunDir, diverged
+
+    over = {path for path in runs if RunDir(path).finished or diverged(path) is not None}
+    left = {path: config for path, config in runs.items() if path not in over}
+    play([left], workers or os.cpu_count() or 1, None, lambda text: typer.echo(text, err=True))
+
+
+def _known(text: str) -> list[str]:
+    from shoal.methods.catalog import METHODS
+
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    for name in names:
+        if name not in METHODS:
+            raise UserError(f"--methods: {name!r} is not known; {suggestion(name, METHODS)}")
+    if not names:
+        raise UserError("--methods: give at least one method, such as fedavg,fedprox")
+    return names
+
+
+def _floats(text: str, option: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise UserError(f"{option} {text}: must be numbers with commas") from None

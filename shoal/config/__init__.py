@@ -1,6 +1,21 @@
-"""Configs: what a YAML file may say, and how it becomes settings, a world and a task."""
+"""What a config may say, and how it becomes a plan.
 
-from shoal.config.config import Config, from_mapping
-from shoal.config.load import load, load_run, located, read
+- messages     what is wrong, in one sentence
+- schema       every key, its default and its complaint
+- read         YAML with line numbers, --set
+- version_0_1  what version 0.1 meant where its run directories say nothing
+- subject      the task and the world of a config
+- build        from a config to everything a run needs; every check that can fail fails here
+"""
 
-__all__ = ["Config", "from_mapping", "load", "load_run", "located", "read"]
+from shoal.config.read import load, load_run, located, read
+from shoal.config.schema import Config, from_mapping
+
+__all__ = [
+    "Config",
+    "from_mapping",
+    "load",
+    "load_run",
+    "located",
+    "read",
+]

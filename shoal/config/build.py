@@ -8,9 +8,7 @@ from pathlib import Path
 
 import torch
 
-from shoal.config.config import Config, from_mapping
-from shoal.config.method import build as build_method
-from shoal.config.method import complete
+from shoal.config.schema import Config, from_mapping
 from shoal.config.subject import (
     Subject,
     check_classes,
@@ -23,29 +21,28 @@ from shoal.config.subject import (
     task_of,
     world_of,
 )
+from shoal.core.errors import UserError, concerning
+from shoal.core.task import Task
+from shoal.core.types import Model, Pool
+from shoal.core.world_protocol import Moment, World, largest_client
 from shoal.data.sources import Dataset
 from shoal.engines.choose import resolved_device, resolved_engine
-from shoal.engines.client_round import Program
-from shoal.errors import UserError, concerning
-from shoal.federation import Rates, Settings
-from shoal.guard import Guard
-from shoal.lone_rows import check_rounds
-from shoal.method import Method
-from shoal.metrics.named import OF_CLASSES, check_own, metric
-from shoal.orders import LONG, bounded
-from shoal.part import Part
-from shoal.parts.local_adam import Adam
-from shoal.parts.local_sgd import Sgd
-from shoal.task import Task
-from shoal.types import Model, Pool
-from shoal.worlds.base import Moment, World, largest_client
-from shoal.worlds.own_tests import knows_own_rows
+from shoal.engines.client_round import ClientProgram
+from shoal.methods.catalog.registry import build_method, complete
+from shoal.methods.method import Method
+from shoal.methods.parts.local_optimizers import Adam, Sgd
+from shoal.methods.slots import Part
+from shoal.metrics.functions import OF_CLASSES, check_own, metric
+from shoal.rounds.orders import LONG, bounded, check_rounds
+from shoal.rounds.state import Rates, Settings
+from shoal.rounds.uploads import Guard
+from shoal.worlds.changes.stages import Stage
+from shoal.worlds.own_rows import knows_own_rows
 from shoal.worlds.saved import file_of
-from shoal.worlds.timeline import Stage
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunPlan:
     """A resolved config and what it means."""
 
     config: Config
@@ -63,7 +60,7 @@ def build(
     method: Method | None = None,
     world: World | None = None,
     data: Dataset | None = None,
-) -> Plan:
+) -> RunPlan:
     """The plan of a config. ``method``, ``world`` and ``data`` stand in for its own, if given."""
     if config.problem is not None and "batch" not in config.local.model_fields_set:
         # a quadratic client's rows are its steps
@@ -129,11 +126,11 @@ def build(
         _check_own(config, subject.world)
     with concerning("participation"):
         _check_participation(config, subject.world.at(0))
-    program = Program(chosen, task, optimizer)
+    program = ClientProgram(chosen, task, optimizer)
     settings = replace(settings_of(config, program, subject.world, task), start=initial)
     with concerning("local"):
         check_rounds(settings)
-    return Plan(config, settings, initial, tuple(_notes(config, settings, subject.task)))
+    return RunPlan(config, settings, initial, tuple(_notes(config, settings, subject.task)))
 
 
 def _device(config: Config) -> str:
@@ -170,7 +167,7 @@ def _notes(config: Config, settings: Settings, asked: Task) -> Iterator[str]:
         yield f"{name} trains a network of its own, so model: {config.model.name} is not used"
 
 
-def settings_of(config: Config, program: Program, world: World, task: Task) -> Settings:
+def settings_of(config: Config, program: ClientProgram, world: World, task: Task) -> Settings:
     guard, local = config.guard, config.local
     lone_layer: str | None = getattr(task, "lone_layer", None)
     return Settings(

@@ -10,8 +10,8 @@ from typing import Any, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from shoal.domains import shown
-from shoal.errors import UserError
+from shoal.core.errors import UserError
+from shoal.core.setting_types import shown
 
 Path = tuple[str | int, ...]
 Place = Callable[[Path], str]  # where in a file a key stands: "world.yaml, line 3: ", or nothing

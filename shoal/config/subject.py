@@ -9,21 +9,21 @@ from typing import Any, NamedTuple
 
 import torch
 
-from shoal import models, rng
-from shoal.config.config import Config, ModelChoice
-from shoal.config.problem import Problem
-from shoal.config.signature import defaults_of
-from shoal.data.shared_words import sharing
+from shoal import models
+from shoal.config.schema import Config, ModelChoice, Problem
+from shoal.core import rng
+from shoal.core.errors import UserError
+from shoal.core.pure_layers import check_layers, lone_layer
+from shoal.core.rng import seeded
+from shoal.core.task import ModuleTask, QuadraticTask, Task, cross_entropy_rows, weighted_rows
+from shoal.core.types import Model, Pool
+from shoal.core.world_protocol import World
+from shoal.data.dataset import function
 from shoal.data.sources import Dataset, names
 from shoal.data.sources import load as load_data
-from shoal.data.sources.registry import function
-from shoal.errors import UserError
-from shoal.fitting import check_layers, lone_layer
-from shoal.metrics.named import OF_NUMBERS
-from shoal.seeded import seeded
-from shoal.task import ModuleTask, QuadraticTask, Task, cross_entropy_rows, weighted_rows
-from shoal.types import Model, Pool
-from shoal.worlds.base import World
+from shoal.data.text import sharing
+from shoal.methods.catalog.registry import defaults_of
+from shoal.metrics.functions import OF_NUMBERS
 from shoal.worlds.quadratic import Quadratics, Segment
 from shoal.worlds.saved import domains_of, from_file
 

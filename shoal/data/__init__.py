@@ -1,1 +1,12 @@
-"""Data: where samples come from, how they are dealt to clients, how unequal that made them."""
+"""Where samples come from, and how they are dealt to clients.
+
+- dataset        what a data set is, the table of sources, checks
+- download       where files are looked for, downloads with checksums
+- file_formats   IDX, NPZ, CSV, image folders, TFF's SQLite; nothing executes
+- images         from bytes to image samples
+- text           token sequences and shared vocabularies
+- tables         the user's arrays, CSV and Parquet as columns
+- heterogeneity  how unequal a partition is
+- partition/     Pure functions that deal rows to clients
+- sources/       Data sets by name
+"""

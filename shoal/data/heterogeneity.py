@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.errors import UserError
+from shoal.core.errors import UserError
 
 Floats = NDArray[np.float64]
 Ground = Literal["discrete", "ordered"]

@@ -11,24 +11,24 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from shoal.data.sources.registry import Dataset
-from shoal.errors import UserError
-from shoal.types import Pool
+from shoal.core.errors import UserError
+from shoal.core.types import Pool
+from shoal.data.dataset import Dataset
 
 Scale = Literal["unit", "signed", "standard"]
 Bytes = NDArray[np.uint8]
 
 
-class Part(NamedTuple):
+class RawSplit(NamedTuple):
     """Images [N, H, W] or [N, H, W, 3] as bytes, their classes, and their clients."""
 
     x: Bytes
     y: NDArray[Any]
     group: NDArray[Any] | None = None
 
-    def take(self, rows: NDArray[np.int64]) -> Part:
+    def take(self, rows: NDArray[np.int64]) -> RawSplit:
         group = None if self.group is None else self.group[rows]
-        return Part(self.x[rows], self.y[rows], group)
+        return RawSplit(self.x[rows], self.y[rows], group)
 
 
 class Look(NamedTuple):
@@ -50,8 +50,8 @@ class Look(NamedTuple):
 
 def dataset(
     name: str,
-    train: Part,
-    test: Part,
+    train: RawSplit,
+    test: RawSplit,
     classes: int,
     look: Look,
     mean: Sequence[float] = (0.5,),
@@ -68,14 +68,14 @@ def dataset(
     return Dataset(name, pools[0], pools[1], classes, shape, groups[0], groups[1])
 
 
-def limited(part: Part, limit: int | None) -> Part:
+def limited(part: RawSplit, limit: int | None) -> RawSplit:
     if limit is None or limit >= len(part.y):
         return part
     rows = np.random.default_rng(0).permutation(len(part.y))[:limit]
     return part.take(np.sort(rows))
 
 
-def split(part: Part, share: float = 0.2, seed: int = 0) -> tuple[Part, Part]:
+def split(part: RawSplit, share: float = 0.2, seed: int = 0) -> tuple[RawSplit, RawSplit]:
     """A fixed stratified split of a set that has none: every class gives ``share`` to the test."""
     rng = np.random.default_rng(seed)
     test = np.zeros(len(part.y), dtype=bool)
@@ -85,10 +85,12 @@ def split(part: Part, share: float = 0.2, seed: int = 0) -> tuple[Part, Part]:
     return part.take(np.flatnonzero(~test)), part.take(np.flatnonzero(test))
 
 
-def joined(parts: Sequence[Part]) -> Part:
+def joined(parts: Sequence[RawSplit]) -> RawSplit:
     """Several sets in one; the group of a row is the number of its set."""
     group = np.repeat(np.arange(len(parts)), [len(p.y) for p in parts])
-    return Part(np.concatenate([p.x for p in parts]), np.concatenate([p.y for p in parts]), group)
+    return RawSplit(
+        np.concatenate([p.x for p in parts]), np.concatenate([p.y for p in parts]), group
+    )
 
 
 def _seen(x: Bytes, look: Look, mean: Sequence[float], deviation: Sequence[float]) -> Tensor:

@@ -1,15 +1,11 @@
-"""Engines run client work for a cohort; they know no method.
+"""Engines run orders for cohorts; they know no method.
 
-    client_round   one client's round as four pure functions: start, step, epoch_end, end
-    batches        the batches of a client, the same on every engine
-    api            what an engine is given (an order) and what it gives back (results)
-    loop           the reference: one client after another, one step after another
-    stacked/       the fast one: clients side by side, the step compiled and replayed
-    compiler/      how a step in Python becomes one that is replayed
-    workers/       shares of an order for other machines (Ray)
-    sums           uploads added up along one fixed tree, whoever computes them
-    choose         which engine and device a config means
-    notes          what a user should know of how a run is computed
-
-``differentiate``, ``numbers`` and ``sparse_rows`` are what several of them use.
+- api           Order, Member, Results, Engine; deltas by embedding row, sums in a fixed order
+- client_round  one client's round as four pure functions: start, step, epoch_end, end
+- loop          what a batch is, and the reference: one client after the other
+- choose        which engine and device
+- compiler/     A step of tensors becomes a fast loop: capture, passes, placement, emit, check,
+                cache
+- stacked/      Many clients at once: tensors [clients, parameters]
+- workers/      What goes to other processes and machines
 """

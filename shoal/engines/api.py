@@ -1,20 +1,247 @@
-"""What an engine is given and what it gives back."""
+"""Order, Member, Results, Engine; deltas by embedding row, sums in a fixed order."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
+from threading import Lock
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from shoal.engines.client_round import Given, Program
-from shoal.engines.sparse_rows import Scattered
-from shoal.engines.sums import Sums
-from shoal.tree import Tree
-from shoal.types import ClientData, LastBatch, Model
-from shoal.view import Clock
+from shoal.core import tree
+from shoal.core.tree import Tree
+from shoal.core.types import ClientData, LastBatch, Model, Reduction
+from shoal.engines.client_round import ClientProgram, Given
+from shoal.methods.slots import Part
+from shoal.methods.view import Clock
+
+# ---- numbers -------------------------------------------------------------------------------------
+# Numbers that are the same round after round, as tensors.
+
+
+@lru_cache(64)
+def known(
+    numbers: float | tuple[float, ...], dtype: torch.dtype, device: torch.device | None = None
+) -> Tensor:
+    """A tensor that nobody writes to: it may be somebody else's, too.
+
+    >>> known((1, 2), torch.float32) is known((1, 2), torch.float32)
+    True
+    """
+    with torch.inference_mode(False):  # one that any other mode can use
+        return torch.tensor(numbers, dtype=dtype, device=device)
+
+
+# ---- sparse rows ---------------------------------------------------------------------------------
+# Deltas of models with a large embedding, kept as the rows that a client looked up.
+
+
+@dataclass(frozen=True)
+class EmbeddingSpan:
+    """Where an embedding stands in a flat vector."""
+
+    begin: int
+    rows: int
+    width: int
+
+    @property
+    def end(self) -> int:
+        return self.begin + self.rows * self.width
+
+    def of(self, vector: Tensor) -> Tensor:
+        """The table as a view ``[rows, width]``."""
+        return vector[self.begin : self.end].view(self.rows, self.width)
+
+    def resized(self, rows: int) -> EmbeddingSpan:
+        return EmbeddingSpan(self.begin, rows, self.width)
+
+    def narrowed(self, vector: Tensor, chosen: Tensor, rows: int) -> Tensor:
+        """The vector with the table cut to the ``chosen`` rows, then zeros up to ``rows``."""
+        small = self.resized(rows)
+        out = vector.new_empty(vector.numel() - self.end + small.end)
+        out[: self.begin] = vector[: self.begin]
+        table = small.of(out)
+        torch.index_select(self.of(vector), 0, chosen, out=table[: len(chosen)])
+        table[len(chosen) :].zero_()
+        out[small.end :] = vector[self.end :]
+        return out
+
+
+@dataclass(frozen=True)
+class Scattered:
+    """One client's delta ``[1, size]``; rows of the table that were not looked up are zero.
+
+    It stands where a tensor of deltas would, for whoever takes one row or adds it to a sum.
+    """
+
+    size: int
+    table: EmbeddingSpan
+    chosen: Tensor  # row numbers of the whole table
+    small: Tensor  # the vector with the chosen rows first in its table
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size((1, self.size))
+
+    def dim(self) -> int:
+        return 2
+
+    def numel(self) -> int:
+        return self.size
+
+    def element_size(self) -> int:
+        return self.small.element_size()
+
+    def __getitem__(self, row: int) -> Tensor:
+        dense = self.small.new_zeros(self.size)
+        self.add_to(dense, 1.0)
+        return dense
+
+    def dense(self) -> Tensor:
+        return self[0].unsqueeze(0)
+
+    def add_to(self, total: Tensor, weight: float) -> None:
+        """``total += weight * delta``, touching the rows that were looked up and no others."""
+        table, shrunk = self.table, self._shrunk()
+        total[: table.begin].add_(self.small[: table.begin], alpha=weight)
+        rows = shrunk.of(self.small)[: len(self.chosen)]
+        # three times as fast as ``index_add_``
+        table.of(total).scatter_add_(0, self.chosen[:, None].expand_as(rows), rows * weight)
+        total[table.end :].add_(self.small[shrunk.end :], alpha=weight)
+
+    def _shrunk(self) -> EmbeddingSpan:
+        length = self.table.rows * self.table.width - (self.size - self.small.numel())
+        return self.table.resized(length // self.table.width)
+
+
+# ---- sums ----------------------------------------------------------------------------------------
+# Sums of what clients send, along one fixed tree, whoever computes them.
+#
+# A sum of floating-point numbers depends on its order in the last bits. Here the order follows from
+# the number of chunks alone: ``FAN`` neighbours are added one after another into one vector, then
+# ``FAN`` of those sums, and so on. Threads (or machines) may compute any branch at any time; the
+# bits
+# at the root are always the same. A round in one thread holds one vector per level of the tree.
+
+FAN = 4  # neighbours that are added into one sum
+FEW = 100  # numbers up to which Python's sum is cheaper than torch's
+
+
+class Sums(NamedTuple):
+    """What some clients send, added up, each as often as it counts."""
+
+    delta: Tensor  # [P]
+    stats: Tensor  # [S]
+    payloads: tuple[Tree, ...]  # of parts whose payloads are added up; the empty tuple for others
+    # ``delta`` is one client's, whose memory is used again, and counts so often; None: it is a sum
+    lent: float | None = None
+
+
+class SumTree:
+    """The tree over so many chunks. Threads may share it.
+
+    A chunk may bring nothing (its clients are judged one by one).
+    """
+
+    def __init__(self, chunks: int) -> None:
+        self.total: Sums | None = None  # over all chunks, once all have brought theirs
+        self._levels: list[list[_Branch]] = []
+        while chunks > 1:
+            sizes = [min(FAN, chunks - first) for first in range(0, chunks, FAN)]
+            self._levels.append([_Branch(size) for size in sizes])
+            chunks = len(sizes)
+
+    def put(self, chunk: int, sums: Sums | None) -> None:
+        """Add a chunk's sums; what it lent is its own again afterwards."""
+        place, found = chunk, sums
+        for level in self._levels:
+            branch = level[place // FAN]
+            if not branch.add(place % FAN, found):
+                return
+            place, found = place // FAN, branch.total
+        self.total = None if found is None else _owned(found)
+
+
+class _Branch:
+    """The sum of a few neighbours, each added when those before it have been."""
+
+    def __init__(self, size: int) -> None:
+        self.total: Sums | None = None
+        self._size, self._next = size, 0
+        self._early: dict[int, Sums | None] = {}
+        self._lock = Lock()
+
+    def add(self, place: int, sums: Sums | None) -> bool:
+        """Add what one of them brings; whether it was the last that was missing."""
+        with self._lock:
+            if place > self._next and sums is not None and sums.lent is not None:
+                # a copy, not yet multiplied: rounding must not depend on who comes early
+                sums = sums._replace(delta=sums.delta.clone())
+            self._early[place] = sums
+            while self._next in self._early:
+                self._take(self._early.pop(self._next))
+                self._next += 1
+            return self._next == self._size
+
+    def _take(self, more: Sums | None) -> None:
+        if more is None or self.total is None:
+            self.total = self.total if more is None else _owned(more)
+            return
+        self.total.delta.add_(more.delta, alpha=1.0 if more.lent is None else more.lent)
+        for one, other in zip(tree.leaves(self.total[1:3]), tree.leaves(more[1:3]), strict=True):
+            one.add_(other)
+
+
+def _owned(sums: Sums) -> Sums:
+    """In memory of its own, and counted once."""
+    return sums if sums.lent is None else sums._replace(delta=sums.delta * sums.lent, lent=None)
+
+
+def weighted_sum(rows: Tensor, weights: Sequence[float] | None) -> Tensor:
+    """The sum of rows, each as often as it counts (None: once), in memory of its own."""
+    if not rows.numel():
+        return rows.new_zeros(rows.shape[1:])
+    alone = rows.shape[0] == 1
+    if weights is None or set(weights) == {1.0}:
+        return rows[0].clone() if alone else rows.sum(0)
+    if alone:
+        return rows[0] * weights[0]
+    own = known(tuple(weights), rows.dtype, rows.device)
+    found: Tensor = torch.mv(rows.t(), own) if rows.dim() == 2 else torch.tensordot(own, rows, 1)
+    return found
+
+
+def payload_sums(
+    parts: Sequence[Part], payloads: tuple[Tree, ...], weights: Sequence[float] | None
+) -> tuple[Tree, ...]:
+    """Payloads added up as their parts say; the empty tuple where rows are kept apart."""
+    found: list[Tree] = []
+    for part, payload in zip(parts, payloads, strict=True):
+        if not tree.leaves(payload) or part.reduction is Reduction.STACK:
+            found.append(())
+            continue
+        own = weights if part.reduction is Reduction.MEAN else None
+        found.append(tree.apply(partial(weighted_sum, weights=own), payload))
+    return tuple(found)
+
+
+def all_finite(values: Tree) -> bool:
+    """Whether every number is finite; a sum passes over nothing, and costs less than a look at
+    each number."""
+    for leaf in tree.leaves(values):
+        if leaf.is_floating_point() and leaf.numel():
+            few = leaf.numel() <= FEW
+            if not math.isfinite(sum(leaf.flatten().tolist()) if few else float(leaf.sum())):
+                return False
+    return True
+
+
+# ---- api -----------------------------------------------------------------------------------------
+# What an engine is given and what it gives back.
 
 
 @dataclass(frozen=True)
@@ -32,7 +259,7 @@ class Member:
 class Order:
     """Train these members from this model. Complete: an engine needs nothing else."""
 
-    program: Program
+    program: ClientProgram
     model: Model  # what goes down
     initial: Tensor
     sent: tuple[Tree, ...]

@@ -7,10 +7,10 @@ from importlib.util import find_spec
 
 import torch
 
+from shoal.core.errors import UserError
 from shoal.engines.api import Engine
 from shoal.engines.loop import Loop
-from shoal.errors import UserError
-from shoal.method import Method
+from shoal.methods.method import Method
 
 
 def resolved_engine(name: str, method: Method, device: str = "cpu") -> str:

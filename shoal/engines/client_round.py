@@ -1,25 +1,88 @@
-"""One client's round as four pure functions on vectors ``[P]``: start, step, epoch_end, end.
-
-An engine runs it one by one, or maps it over a cohort. Nothing here knows which.
-"""
+"""One client's round as four pure functions: start, step, epoch_end, end."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._functorch.eager_transforms import (
+    _create_differentiable,
+    _undo_create_differentiable,
+    _wrap_all_tensors,
+    grad_increment_nesting,
+)
 
-from shoal.engines.differentiate import grad, grad_and_more
-from shoal.method import Method
-from shoal.part import CLIENT_SLOTS, Part, combine
-from shoal.task import Task, mean_loss
-from shoal.tree import Tree
-from shoal.types import Batch, Model, Terms, Work
-from shoal.view import Clock, GradFn, View
+from shoal.core.task import Task, mean_loss
+from shoal.core.tree import Tree
+from shoal.core.types import Batch, Model, Terms, Work
+from shoal.methods.method import Method
+from shoal.methods.slots import CLIENT_SLOTS, Part, combine
+from shoal.methods.view import Clock, GradFn, View
+
+# ---- differentiate -------------------------------------------------------------------------------
+# ``torch.func.grad`` of a function of one vector, which does not import torch's compiler.
+#
+# Torch's own sees to it that its compiler leaves the backward pass alone, and for that imports the
+# compiler: a second of every start. Nothing here is compiled.
+#
+# A gradient can be differentiated again where torch's own rule says so: where gradients are on, as
+# they are inside of another ``torch.func.grad``. A client's round is played with gradients off, so
+# that a method which takes first derivatives only gets torch's fused backward passes: those of
+# recurrent layers and of group normalisation have none of their own.
+
+
+def grad(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """The gradient of a function with one number as its result."""
+    with_nothing = grad_and_more(lambda theta: (function(theta), ()))
+    return lambda theta: with_nothing(theta)[0]
+
+
+def grad_and_more(
+    function: Callable[[Tensor], tuple[Tensor, Any]],
+) -> Callable[[Tensor], tuple[Tensor, Any]]:
+    """The gradient of the first result, and the second, which is tensors in any structure.
+
+    ``vmap`` can map it, and it can be taken inside of a function that is differentiated again.
+    """
+
+    def gradient(theta: Tensor) -> tuple[Tensor, Any]:
+        again = torch.is_grad_enabled()
+        # on outside of the new level too: kernels below it look there whether to keep a workspace
+        with torch.enable_grad(), grad_increment_nesting() as level, torch.enable_grad():
+            x = _create_differentiable(_wrap_all_tensors(theta, level), level)
+            loss, more = function(x)
+            slope = _slope(loss, x, again)
+            found: tuple[Tensor, Any] = _undo_create_differentiable((slope, more), level)
+            return found
+
+    return gradient
+
+
+def _slope(loss: Tensor, x: Tensor, again: bool) -> Tensor:
+    """Zero where the loss does not depend on ``x``; ``again``: it will be differentiated."""
+    found = None
+    if loss.requires_grad:
+        (found,) = torch.autograd.grad(loss, x, create_graph=again, allow_unused=True)
+    return torch.zeros_like(x) if found is None else found
+
+
+@contextmanager
+def replaying() -> Iterator[None]:
+    """Where a captured step is replayed: nothing is recorded, and yet kernels keep what their
+    backward passes read. oneDNN's recurrent layers do so only where gradients are on."""
+    with torch.inference_mode(), torch.enable_grad():
+        yield
+
+
+# ---- client round --------------------------------------------------------------------------------
+# One client's round as four pure functions on vectors ``[P]``: start, step, epoch_end, end.
+#
+# An engine runs it one by one, or maps it over a cohort. Nothing here knows which.
 
 
 class Given(NamedTuple):
@@ -44,7 +107,7 @@ class Carry(NamedTuple):
     rate_sum: Tensor
 
 
-class Local(NamedTuple):
+class WholeData(NamedTuple):
     """All of a client's data, where a part asks to see it outside the step."""
 
     train: Batch | None = None
@@ -132,7 +195,7 @@ def _wrapped(part: Part, index: int, inner: GradFn, view: View, own: Own) -> Gra
 
 
 @dataclass(frozen=True)
-class Program:
+class ClientProgram:
     """A method bound to a task and a local optimiser.
 
     Without ``uploads`` clients send what they trained, whatever the method makes of it.
@@ -220,9 +283,11 @@ class Program:
     def needs_validation(self) -> bool:
         return any(p.validation_data for p in self.method.parts)
 
-    # ---- the four functions, with gradients off: see shoal/engines/differentiate.py ----
+    # ---- the four functions, with gradients off: see shoal/engines/client_round.py ----
     @torch.no_grad()
-    def start(self, given: Given, rate: Tensor, local: Local, clock: Clock) -> tuple[Tensor, Carry]:
+    def start(
+        self, given: Given, rate: Tensor, local: WholeData, clock: Clock
+    ) -> tuple[Tensor, Carry]:
         """Where the client begins, and the fresh state of its round."""
         view = self._view(given, given.received, given.received, given.stats, rate, clock, local)
         x = given.received
@@ -251,7 +316,7 @@ class Program:
         clock: Clock,
     ) -> Carry:
         """One local step: batch, terms, gradient, rate, optimiser, ``after_step``."""
-        view = self._view(given, carry.x, start, carry.stats, rate, clock, Local())
+        view = self._view(given, carry.x, start, carry.stats, rate, clock, WholeData())
         own: Callable[[View, int], View] = lambda v, i: self._own(v, given, carry, i, noise)  # noqa: E731
         batch = self._run("batch", lambda i, part, rows: part.batch(own(view, i), rows), batch)
         view = replace(view, batch=batch, plain_grad=self._plain_gradient(batch, carry.stats))
@@ -276,7 +341,13 @@ class Program:
 
     @torch.no_grad()
     def epoch_end(
-        self, given: Given, start: Tensor, carry: Carry, rate: Tensor, local: Local, clock: Clock
+        self,
+        given: Given,
+        start: Tensor,
+        carry: Carry,
+        rate: Tensor,
+        local: WholeData,
+        clock: Clock,
     ) -> tuple[Carry, Tensor]:
         """``after_epoch``, then whether the client stops here."""
         x, scratches = carry.x, list(carry.scratches)
@@ -300,7 +371,7 @@ class Program:
         carry: Carry,
         work: Work,
         rate: Tensor,
-        local: Local,
+        local: WholeData,
         clock: Clock,
     ) -> Ended:
         """What the client remembers, then what goes up."""
@@ -317,7 +388,9 @@ class Program:
     def first_memories(self, given: Given, clock: Clock) -> tuple[Tree, ...]:
         """Every part's memory of a client that was never seen."""
         rate = torch.zeros((), dtype=given.received.dtype, device=given.received.device)
-        view = self._view(given, given.received, given.received, given.stats, rate, clock, Local())
+        view = self._view(
+            given, given.received, given.received, given.stats, rate, clock, WholeData()
+        )
         return tuple(
             p.memory(replace(view, sent=given.sent[i])) for i, p in enumerate(self.method.parts)
         )
@@ -329,7 +402,7 @@ class Program:
         rate = torch.zeros((), dtype=model.theta.dtype, device=model.theta.device)
         given = Given(model.theta, initial, model.stats, rate, memories, ())
         clock = Clock(0, 0, 0, 0, 0)
-        view = self._view(given, model.theta, model.theta, model.stats, rate, clock, Local())
+        view = self._view(given, model.theta, model.theta, model.stats, rate, clock, WholeData())
         part = self.method.parts[index]
         return part.member_end(replace(view, memory=memories[index], sent=payload))
 
@@ -342,7 +415,7 @@ class Program:
         stats: Tensor,
         rate: Tensor,
         clock: Clock,
-        local: Local,
+        local: WholeData,
     ) -> View:
         return View(
             x=x,

@@ -1,21 +1,149 @@
-"""The reference engine: one client after another, one step after another, nothing clever."""
+"""What a batch is, and the reference: one client after the other."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from shoal import tree
+from shoal.core import rng, tree
+from shoal.core.tree import Tree
+from shoal.core.types import Batch, ClientData, Work
 from shoal.engines.api import Member, Order, Results
-from shoal.engines.batches import epoch_batches, step_noise, steps_an_epoch, whole
-from shoal.engines.client_round import Carry, Given, Local, Program
-from shoal.method import Method
-from shoal.tree import Tree
-from shoal.types import Work
-from shoal.view import View
+from shoal.engines.client_round import Carry, ClientProgram, Given, WholeData
+from shoal.methods.method import Method
+from shoal.methods.view import View
+
+# ---- batches -------------------------------------------------------------------------------------
+# Batches of one client: the same on every engine, from keys alone.
+
+
+def batch_rows(order: Order, rows: int) -> int:
+    """How many rows a full batch has for a client with ``rows`` rows."""
+    if order.batch is None:
+        return max(rows, order.pad)
+    if order.pad == 0:
+        return min(order.batch, rows)
+    return order.batch
+
+
+def steps_an_epoch(order: Order, rows: int) -> int:
+    """Of a client with so many rows; its only batch is never dropped."""
+    size = batch_rows(order, rows)
+    return -(-rows // size) if order.last_batch == "keep" else max(1, rows // size)
+
+
+def rows_taken(order: Order, rows: int, steps: int) -> int:
+    """How many of its rows a client takes in the first so many steps of an epoch."""
+    if order.last_batch == "merge" and steps >= steps_an_epoch(order, rows):
+        return rows
+    return min(rows, steps * batch_rows(order, rows))
+
+
+def rows_an_epoch(order: Order, rows: int) -> int:
+    """How many of its rows a client takes in an epoch: all, but for those of a dropped batch."""
+    return rows_taken(order, rows, steps_an_epoch(order, rows))
+
+
+def step_rows(order: Order, rows: int, step: int) -> int:
+    """How many rows a client takes in one step of an epoch."""
+    return rows_taken(order, rows, step + 1) - rows_taken(order, rows, step)
+
+
+def runs_of_steps(order: Order, rows: int) -> list[tuple[int, int]]:
+    """The steps of an epoch without padding: how many, of so many rows each."""
+    size, steps = batch_rows(order, rows), steps_an_epoch(order, rows)
+    last = step_rows(order, rows, steps - 1)
+    if last == size:
+        return [(steps, size)]
+    return [(steps - 1, size), (1, last)] if steps > 1 else [(1, last)]
+
+
+def padded_rows(order: Order, rows: int, step: int) -> int:
+    """The length of that batch with padding: that of a full batch, or of the longest that merging
+    can make, so that there are few of them."""
+    size = batch_rows(order, rows)
+    if step_rows(order, rows, step) <= size:
+        return size
+    return min(2 * size - 1, max(order.pad, rows))
+
+
+def epoch_order(
+    order: Order, clients: list[int], counts: list[int], epoch: int, most: int | None = None
+) -> torch.Tensor:
+    """``[C, max rows]`` positions of each client's rows in the order of this epoch; with ``most``,
+    no more than so many of them."""
+    sizes = np.asarray(counts, dtype=np.int64)
+    if not order.shuffle:
+        return torch.arange(int(sizes.max()))[:most].expand(len(counts), -1)
+    key = rng.keys(order.seed, rng.Purpose.ORDER, order.round, clients, epoch)
+    return torch.from_numpy(rng.permutations(key, sizes, most))
+
+
+def padded_batch(data: ClientData, positions: torch.Tensor, length: int) -> Batch:
+    """The rows at ``positions``; padding (weight 0) up to ``length`` repeats the first row.
+
+    A full batch has no weights: it is trained as torch would train it.
+    """
+    real = positions.shape[0]
+    weight = None
+    if real < length:
+        filler = positions.new_zeros(length - real)
+        positions = torch.cat([positions, filler])
+    x = data.pool.x.index_select(0, data.rows[positions])
+    if real < length or data.weight is not None:
+        weight = torch.ones(length, dtype=number_type(x), device=x.device)
+        weight[real:] = 0.0
+        if data.weight is not None:
+            weight = weight * data.weight[positions]
+    return Batch(x, data.labels[positions], weight)
+
+
+def epoch_batches(order: Order, client: int, data: ClientData, epoch: int) -> Iterator[Batch]:
+    """The client's batches of one epoch; a ragged last one is padded to the run-wide length."""
+    rows = len(data)
+    positions = epoch_order(order, [client], [rows], epoch)[0, :rows].to(data.rows.device)
+    for step in range(steps_an_epoch(order, rows)):
+        begin, end = (rows_taken(order, rows, s) for s in (step, step + 1))
+        length = padded_rows(order, rows, step) if order.pad else end - begin
+        yield padded_batch(data, positions[begin:end], length)
+
+
+def whole(data: ClientData) -> Batch:
+    """All rows of a client as one batch."""
+    x = data.pool.x.index_select(0, data.rows)
+    weight = None if data.weight is None else data.weight.to(number_type(x))
+    return Batch(x, data.labels, weight)
+
+
+def step_noise(order: Order, clients: list[int], epoch: int, step: int) -> tuple[Tree, ...]:
+    """``[C, ...]`` standard normal numbers for every part that declares shapes."""
+    program, size = order.program, order.batch or 0
+    out: list[Tree] = []
+    for index, part in enumerate(program.method.parts):
+        shapes = part.noise_shapes(program.task, size)
+        drawn = []
+        for which, shape in enumerate(shapes):
+            key = rng.keys(
+                order.seed, rng.Purpose.NOISE, order.round, clients, epoch, step, index, which
+            )
+            numbers = rng.normal(key, int(np.prod(shape)))
+            tensor = torch.from_numpy(numbers).to(order.model.theta.device, program.task.dtype)
+            drawn.append(tensor.reshape(len(clients), *shape))
+        out.append(tuple(drawn))
+    return tuple(out)
+
+
+def number_type(x: torch.Tensor) -> torch.dtype:
+    """What weights of samples are kept in."""
+    return x.dtype if x.is_floating_point() else torch.get_default_dtype()
+
+
+# ---- loop ----------------------------------------------------------------------------------------
+# The reference engine: one client after another, one step after another, nothing clever.
 
 # a vector, a rate, the number of the epoch, whether weights decay
 Descend = Callable[[Tensor, float, int, bool], Tensor]
@@ -37,13 +165,13 @@ class Loop:
         pass
 
 
-def local_data(program: Program, member: Member, always: bool = False) -> Local:
+def local_data(program: ClientProgram, member: Member, always: bool = False) -> WholeData:
     """The member's data as whole batches, as far as the method asks to see them."""
     train = whole(member.train) if always or program.needs_train else None
     validation = None
     if always or program.needs_validation:
         validation = whole(member.validation or member.train)
-    return Local(train, validation, None if train is None else member.train.rows)
+    return WholeData(train, validation, None if train is None else member.train.rows)
 
 
 def train_one(order: Order, member: Member) -> Results:
@@ -91,7 +219,7 @@ def train_one(order: Order, member: Member) -> Results:
 
 
 def work_done(
-    steps: int, samples: int, epochs: int, rate_total: float, carry: Carry, program: Program
+    steps: int, samples: int, epochs: int, rate_total: float, carry: Carry, program: ClientProgram
 ) -> Work:
     """The measured work, as 0-d tensors of the model's type."""
     like = carry.x
@@ -129,13 +257,13 @@ def trained(
 ) -> list[Tensor]:
     """``x``, and the model after each epoch of the run's own local optimiser, from epoch ``first``
     on, without the method."""
-    program = Program(Method("plain", ()), order.program.task, order.program.local_optimizer)
+    program = ClientProgram(Method("plain", ()), order.program.task, order.program.local_optimizer)
     given = order.given(member)._replace(received=x, memories=(), sent=())
     points, carry = [x], None
     for epoch, value in enumerate(rates, first):
         clock, rate = order.clock(epoch), _scalar(value, x)
         if carry is None:
-            _, carry = program.start(given, rate, Local(), clock)
+            _, carry = program.start(given, rate, WholeData(), clock)
         for batch in epoch_batches(order, member.client, member.train, epoch):
             carry = program.step(given, x, carry, batch, rate, (), clock)
         points.append(carry.x)
@@ -143,7 +271,7 @@ def trained(
 
 
 def asked_view(
-    order: Order, given: Given, local: Local, rate: Tensor, question: Callable[..., Tree]
+    order: Order, given: Given, local: WholeData, rate: Tensor, question: Callable[..., Tree]
 ) -> View:
     """The view of a client with these tensors for a question of the program's, without descent."""
     program, theta = order.program, given.received

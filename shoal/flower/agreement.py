@@ -19,18 +19,18 @@ import torch
 from torch import Tensor
 
 from shoal.config import Config, from_mapping
-from shoal.config.build import Plan, build
-from shoal.config.load import read
-from shoal.config.method import complete
-from shoal.config.old_defaults import filled, without_added
+from shoal.config.build import RunPlan, build
+from shoal.config.read import read
+from shoal.config.version_0_1 import filled, without_added
+from shoal.core.errors import UserError, suggestion
+from shoal.core.files import dump_json, dump_yaml, write_text
+from shoal.core.types import ClientData, Pool
+from shoal.core.world_protocol import Moment, World
 from shoal.data.sources import Dataset
-from shoal.errors import UserError, suggestion
 from shoal.flower.masking import Secure, secure_from
 from shoal.flower.privacy import Privacy, privacy_from
-from shoal.parts.divergence import LastModels
-from shoal.rundir import dump_json, dump_yaml, write_text
-from shoal.types import ClientData, Pool
-from shoal.worlds.base import Moment, World
+from shoal.methods.catalog.registry import complete
+from shoal.methods.parts.detectors import LastModels
 
 # ---- rules of the server ----
 # As version 0.1 called them.
@@ -260,7 +260,7 @@ class Agreement:
             return self.secure
         return Secure(max(self.secure.at_least, self.privacy.shared_by))
 
-    def plan(self, world: World | None = None) -> Plan:
+    def plan(self, world: World | None = None) -> RunPlan:
         """Everything a run needs but data."""
         if self.config.loss.class_weights == "balanced":
             raise UserError("loss.class_weights: balanced needs everybody's labels, which no real "

@@ -16,14 +16,14 @@ from flwr.superlink.grid import InMemoryGrid
 from shoal.config import Config
 from shoal.config.build import build
 from shoal.config.subject import dataset_of
-from shoal.errors import UserError
+from shoal.core.errors import UserError
+from shoal.core.files import dump_yaml, write_text
 from shoal.flower.agreement import Agreement, Bounds, DataForm, Rules, load_agreement, rules_from
 from shoal.flower.keys import Key, new_key, read_key
 from shoal.flower.masking import Secure
 from shoal.flower.messages import from_flower, to_flower
 from shoal.flower.node.node import Node
 from shoal.flower.node.own_data import NodeData, from_loader, from_path
-from shoal.rundir import dump_yaml, write_text
 
 OUT = "out"  # the run directory, in the run config
 SIMULATED = "partition-id"  # what Flower's simulator tells every node

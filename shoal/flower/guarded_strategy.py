@@ -17,10 +17,10 @@ from flwr.serverapp.strategy import Result, Strategy
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from shoal.errors import UserError, shown
+from shoal.core.errors import UserError, shown
+from shoal.core.files import write_bytes
 from shoal.flower.agreement import ROWS
 from shoal.flower.server.screening import judged, odd
-from shoal.rundir import write_bytes
 
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 STATE = "state."  # what the names of a strategy's own arrays begin with

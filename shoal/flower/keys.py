@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from shoal.errors import UserError
+from shoal.core.errors import UserError
 
 # ---- keys ----
 CONTEXT = b"shoal reply 1\n"

@@ -9,17 +9,10 @@ search. One key is used for one mask.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import base64
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
-
-from shoal.errors import UserError
-from shoal.method import Method
-
-if TYPE_CHECKING:
-    from shoal.flower.agreement import Bounds
-import base64
-from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -28,6 +21,12 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from flwr.common.secure_aggregation.crypto.symmetric_encryption import generate_shared_key
 from numpy.typing import NDArray
 from torch import Tensor
+
+from shoal.core.errors import UserError
+from shoal.methods.method import Method
+
+if TYPE_CHECKING:
+    from shoal.flower.agreement import Bounds
 
 
 # ---- what members agree to ----

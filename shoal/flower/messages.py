@@ -8,9 +8,9 @@ from typing import Any, get_type_hints
 from flwr.app import Array, ArrayRecord, RecordDict
 from torch import Tensor
 
+from shoal.core.tree import Tree
 from shoal.flower import wire
 from shoal.flower.wire import StateTypes, WireError
-from shoal.tree import Tree
 
 
 class NodeRefusedError(Exception):

@@ -31,9 +31,9 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shoal.errors import UserError
-from shoal.method import Method
-from shoal.rundir import dump_json, write_text
+from shoal.core.errors import UserError
+from shoal.core.files import dump_json, write_text
+from shoal.methods.method import Method
 
 KEY_BYTES = 32
 LEAKS = ("upload", "ask", "route", "regroup")  # slots that send or ask for more than the delta

@@ -15,13 +15,14 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 from torch import Tensor
 
-from shoal import catalog, tree
-from shoal.errors import UserError
-from shoal.method import Method
-from shoal.part import SLOTS, Part
-from shoal.tree import Tree
-from shoal.types import Model
-from shoal.view import ServerView, Uploads
+from shoal.core import tree
+from shoal.core.errors import UserError
+from shoal.core.tree import Tree
+from shoal.core.types import Model
+from shoal.methods import catalog
+from shoal.methods.method import Method
+from shoal.methods.slots import SLOTS, Part
+from shoal.methods.view import ServerView, Uploads
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 BUFFERS = ("running_mean", "running_var")

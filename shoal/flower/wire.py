@@ -6,7 +6,7 @@ every tensor. Nothing in it executes, and no name in it is imported: NamedTuples
 the vocabulary of the method that both sides have built. A frame never asks for more memory than
 it is long, and its length is compared with a bound first.
 
-Frames of version 0.1 have other names in them (:mod:`shoal.states_0_1`). They are read, so that a
+Frames of version 0.1 have other names in them (:mod:`shoal.core.states`). They are read, so that a
 member's memories and a server's greeting last on disk; two sides that run different versions do
 not train together, and are told so.
 """
@@ -24,10 +24,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shoal.errors import UserError
-from shoal.method import Method
-from shoal.states import TreeReader, current, found_name, freeze
-from shoal.tree import Tree
+from shoal.core.errors import UserError
+from shoal.core.states import TreeReader, current, found_name, freeze
+from shoal.core.tree import Tree
+from shoal.methods.method import Method
 
 MAGIC, MAGIC_0_1 = b"SHOAL2", b"SHOAL1"
 HEADER_BYTES = 1 << 20

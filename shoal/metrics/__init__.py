@@ -1,1 +1,8 @@
-"""Figures computed from runs."""
+"""Scores of models on rows; figures of runs from their records.
+
+- evaluate   accuracy and loss of one or many models on one or many sets
+- functions  AUC, F1, regression errors, or the user's own
+- figures    the figures of a run
+- shifts     dips, recovery, detection delay; what is left of earlier tasks
+- cost       communication, gradients, storage
+"""

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Cost(NamedTuple):
+class MethodCost(NamedTuple):
     """Measured vectors; ``gradients`` is None where it was not counted."""
 
     down: float
@@ -63,16 +63,16 @@ def cost(
     client_bytes: int = 0,
     server_bytes: int = 0,
     gradients: float | None = None,
-) -> Cost:
+) -> MethodCost:
     """From measured bytes: ``vector`` is the size of one model, ``participants`` counts a client
     once for every round it was asked in, ``clients`` those that keep something.
 
     >>> cost(vector=100, participants=10, bytes_down=2000, bytes_up=1000, clients=4,
     ...      client_bytes=400)
-    Cost(down=2.0, up=1.0, client=1.0, server=0.0, gradients=None)
+    MethodCost(down=2.0, up=1.0, client=1.0, server=0.0, gradients=None)
     """
     each = vector * max(1, participants)
-    return Cost(
+    return MethodCost(
         bytes_down / each,
         bytes_up / each,
         client_bytes / (vector * clients) if clients else 0.0,
@@ -81,7 +81,7 @@ def cost(
     )
 
 
-def beside_table_8(measured: dict[str, Cost]) -> str:
+def beside_table_8(measured: dict[str, MethodCost]) -> str:
     """Our figures beside the printed ones, one line a method; a dash is not printed there."""
     both = "ours / Table 8"
     lines = [

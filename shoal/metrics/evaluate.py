@@ -1,20 +1,82 @@
-"""Accuracy and loss of one vector on one set of samples."""
+"""Accuracy and loss of one or many models on one or many sets."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from functools import cache
 from os import getpid
 from typing import NamedTuple
+from weakref import ref
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
-from shoal.cores import cores
-from shoal.metrics.gathered import gathered
-from shoal.task import ModuleTask, Task
-from shoal.types import Batch, ClientData, Model
+from shoal.core.machine import cores
+from shoal.core.task import ModuleTask, Task
+from shoal.core.types import Batch, ClientData, Model
+
+# ---- gathered ------------------------------------------------------------------------------------
+# The samples of an evaluation set, copied out of their pool once for as long as the set lives.
+
+KEPT_BYTES = 2**26  # larger sets are copied batch by batch, so that memory stays bounded
+
+# Row numbers -> (the pool's samples, those rows of them). A world hands out the same row numbers
+# for as long as nothing changes; when it drops them, the copy goes too.
+_copies: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+
+
+def gathered(data: ClientData) -> Tensor | None:
+    """``pool.x[rows]``; consecutive rows are a view and cost nothing. None if that is too much."""
+    rows, x = data.rows, data.pool.x
+    if _consecutive(rows):
+        return x[int(rows[0]) : int(rows[0]) + len(rows)] if len(rows) else x[:0]
+    known = _copies.get(rows, None)  # type: ignore[no-untyped-call]
+    if known is not None and known[0] is x:
+        found: Tensor = known[1]
+        return found
+    if len(rows) * x[0].numel() * x.element_size() > KEPT_BYTES:
+        return None
+    _copies[rows] = (x, x.index_select(0, rows))
+    return gathered(data)
+
+
+def _consecutive(rows: Tensor) -> bool:
+    """Whether rows are a, a + 1, a + 2 ..."""
+    if len(rows) < 2:
+        return True
+    if int(rows[-1]) - int(rows[0]) != len(rows) - 1:
+        return False
+    first = int(rows[0])
+    return torch.equal(rows, torch.arange(first, first + len(rows), device=rows.device))
+
+
+# ---- united --------------------------------------------------------------------------------------
+# Sets of many members as one, put together once for as long as members keep theirs.
+
+# Row numbers of the first set -> (all sets, what they are together). It keeps no set alive.
+_unions: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+
+
+def united(data: Sequence[ClientData]) -> ClientData:
+    """All rows of sets of one pool and without weights, one set after the other.
+
+    The same sets give the same tensors, so that what was made of those can be found again.
+    """
+    known = _unions.get(data[0].rows, None)  # type: ignore[no-untyped-call]
+    if known is not None and [id(kept()) for kept in known[0]] == [id(one) for one in data]:
+        same: ClientData = known[1]
+        return same
+    rows, labels = torch.cat([d.rows for d in data]), torch.cat([d.labels for d in data])
+    union = ClientData(data[0].pool, rows, labels, float(len(rows)))
+    _unions[data[0].rows] = ([ref(d) for d in data], union)
+    return union
+
+
+# ---- evaluate ------------------------------------------------------------------------------------
+# Accuracy and loss of one vector on one set of samples.
 
 # Rows of an evaluation batch; fixed, because sums depend on them in the last bits. The maps of more
 # images than these would not stay in the cache.
@@ -72,7 +134,7 @@ def _on_all_cores(task: Task, model: Model, data: ClientData) -> list[_Sums]:
     gathered(data)  # by one thread, before several of them want it
     cuts = [len(parts) * i // threads for i in range(threads + 1)]
     shares = [parts[i:j] for i, j in zip(cuts, cuts[1:], strict=False)]
-    pool, tasks = _threads(getpid(), cores()), _copies(task, threads - 1)
+    pool, tasks = _threads(getpid(), cores()), _evaluate_copies(task, threads - 1)
     later = [
         pool.submit(_sums, own, model, data, share)
         for own, share in zip(tasks, shares[1:], strict=True)
@@ -84,7 +146,7 @@ def _on_all_cores(task: Task, model: Model, data: ClientData) -> list[_Sums]:
         wait(later)  # never leave them running on their tasks
 
 
-def _copies(task: ModuleTask, count: int) -> list[ModuleTask]:
+def _evaluate_copies(task: ModuleTask, count: int) -> list[ModuleTask]:
     """Copies of a task, made once."""
     made: list[ModuleTask] = vars(task).setdefault("_copies", [])
     while len(made) < count:
@@ -141,3 +203,191 @@ def pooled_scores(scores: list[Scores], data: list[ClientData]) -> Scores:
     if any(s.accuracy is None for s, _ in sized):
         return Scores(None, loss)
     return Scores(sum((s.accuracy or 0.0) * rows for s, rows in sized) / total, loss)
+
+
+# ---- side by side --------------------------------------------------------------------------------
+# Several models at once, each on rows of its own.
+
+MOST = 64  # models that are run at once
+MOST_ROWS = 64 * 1024  # and their rows together, padding included
+
+
+def side_by_side(task: Task, models: Sequence[Model], data: Sequence[ClientData]) -> list[Scores]:
+    """Scores of every model on its own rows: those with about as many rows go together, padded to
+    the longest. Models must have the same number of parameters, and rows must have no weights."""
+    out: list[Scores | None] = [None] * len(models)
+    for batch in _batches([len(d) for d in data]):
+        found = _at_once(task, [models[i] for i in batch], [data[i] for i in batch])
+        for i, scores in zip(batch, found, strict=True):
+            out[i] = scores
+    return [scores or Scores(None, float("nan")) for scores in out]  # None: it has no rows
+
+
+def _batches(sizes: Sequence[int]) -> Iterator[list[int]]:
+    """Numbers of models to run together, the ones with fewest rows first.
+
+    >>> list(_batches([5, 0, 3]))
+    [[2, 0]]
+    """
+    batch: list[int] = []
+    for i in sorted(range(len(sizes)), key=lambda i: sizes[i]):
+        if not sizes[i]:
+            continue
+        if batch and (len(batch) == MOST or (len(batch) + 1) * sizes[i] > MOST_ROWS):
+            yield batch
+            batch = []
+        batch.append(i)
+    if batch:
+        yield batch
+
+
+def _at_once(task: Task, models: Sequence[Model], data: Sequence[ClientData]) -> list[Scores]:
+    width = max(len(d) for d in data)
+    places = [torch.arange(width, device=d.rows.device) % len(d) for d in data]  # pads repeat
+    x = torch.stack([d.pool.x[d.rows[p]] for d, p in zip(data, places, strict=True)])
+    y = torch.stack([d.labels[p] for d, p in zip(data, places, strict=True)])
+
+    def one(theta: Tensor, stats: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        batch = Batch(x, y)
+        outputs = task.forward(theta, batch, stats, False)
+        return outputs.logits.argmax(-1) == y, task.row_losses(outputs, batch)
+
+    thetas, stats = (torch.stack([m[i] for m in models]) for i in (0, 1))
+    hit, loss = torch.func.vmap(one)(thetas, stats, x, y)
+    return [
+        Scores(
+            float(hit[i, : len(d)].sum(dtype=torch.float64)) / len(d),
+            float(loss[i, : len(d)].sum(dtype=torch.float64)) / len(d),
+        )
+        for i, d in enumerate(data)
+    ]
+
+
+# ---- rows ----------------------------------------------------------------------------------------
+# Many sets, one pass: every row is put through the model once, whichever sets it is in.
+
+
+class RowScores(NamedTuple):
+    """What a model makes of each row; ``hit`` is empty where there are no classes."""
+
+    hit: Tensor
+    loss: Tensor
+    weight: Tensor
+    outputs: Tensor  # empty unless asked for
+
+
+@torch.inference_mode()
+def row_scores(task: Task, model: Model, data: ClientData, outputs: bool = False) -> RowScores:
+    hits, losses, kept = [], [], []
+    for _, batch in batches(data, slices(task, data)):
+        found = task.forward(model.theta, batch, model.stats, False)
+        losses.append(task.row_losses(found, batch))
+        if task.classes is not None:
+            hits.append(found.logits.argmax(-1) == batch.y)
+        if outputs:
+            kept.append(found.logits)
+    loss = torch.cat(losses).double()
+    weight = torch.ones_like(loss) if data.weight is None else data.weight.double()
+    none = loss.new_empty(0)
+    hit = torch.cat(hits).double() if hits else none
+    return RowScores(hit, loss, weight, torch.cat(kept) if kept else none)
+
+
+def over(scores: RowScores, rows: Tensor | slice) -> Scores:
+    """Scores of some of the rows (with repetition, if they repeat)."""
+    weight = scores.weight[rows]
+    total = float(weight.sum())
+    if total == 0.0:
+        return Scores(None, float("nan"))
+    loss = float((scores.loss[rows] * weight).sum()) / total
+    if not len(scores.hit):
+        return Scores(None, loss)
+    return Scores(float((scores.hit[rows] * weight).sum()) / total, loss)
+
+
+def evaluate_sets(task: Task, model: Model, sets: Mapping[str, ClientData]) -> dict[str, Scores]:
+    """Scores of every set. Rows that several sets share, with the same label, are run once.
+
+    Sets that do not point into one pool, or whose rows have weights, are run one by one.
+    """
+    found = list(sets.values())
+    if len(found) < 2 or not _alike(found):
+        return {name: evaluate(task, model, data) for name, data in sets.items()}
+    rows, labels = torch.cat([d.rows for d in found]), torch.cat([d.labels for d in found])
+    most = int(labels.max()) + 1 if len(labels) else 1
+    pairs, place = torch.unique(rows * most + labels, return_inverse=True)
+    union = ClientData(found[0].pool, pairs // most, pairs % most, float(len(pairs)))
+    scores = row_scores(task, model, union)
+    parts = torch.split(place, [len(d) for d in found])
+    return {name: over(scores, part) for name, part in zip(sets, parts, strict=True)}
+
+
+def evaluate_each(task: Task, model: Model, data: Sequence[ClientData]) -> list[Scores]:
+    """Scores of one model on every member's data, in one pass over all rows."""
+    if not data:
+        return []
+    if any(d.pool is not data[0].pool or d.weight is not None for d in data):
+        return [evaluate(task, model, d) for d in data]
+    scores, sizes = row_scores(task, model, united(data)), [len(d) for d in data]
+    losses = _rows_sums(scores.loss, sizes)
+    hits = _rows_sums(scores.hit, sizes) if len(scores.hit) else [None] * len(sizes)
+    return [
+        Scores(None if hit is None else hit / rows, loss / rows)
+        if rows
+        else Scores(None, float("nan"))
+        for loss, hit, rows in zip(losses, hits, sizes, strict=True)
+    ]
+
+
+def _rows_sums(values: Tensor, sizes: Sequence[int]) -> list[float]:
+    """Of so many values each, one after the other."""
+    owners = torch.repeat_interleave(torch.tensor(sizes, device=values.device))
+    found: list[float] = values.new_zeros(len(sizes)).index_add_(0, owners, values).tolist()
+    return found
+
+
+@torch.inference_mode()
+def evaluate_own(task: Task, models: Sequence[Model], data: Sequence[ClientData]) -> list[Scores]:
+    """Scores of every member's own model on its own data.
+
+    Members that have one and the same model (those of a bank) are run in one pass; models of
+    members' own are run side by side, but for convolutions, weighted rows and networks that
+    ``vmap`` has no rule for (``nn.RNN``), which are run one by one.
+    """
+    out: dict[int, Scores] = {}
+    own: dict[int, list[int]] = {}  # by the number of parameters
+    for same in _same_models(models):
+        if len(same) == 1:
+            own.setdefault(len(models[same[0]].theta), []).append(same[0])
+            continue
+        found = evaluate_each(task, models[same[0]], [data[i] for i in same])
+        out |= dict(zip(same, found, strict=True))
+    for alike in own.values():
+        mine, rows = [models[i] for i in alike], [data[i] for i in alike]
+        scores: list[Scores] | None = None
+        if task.stackable and task.classes is not None and all(d.weight is None for d in rows):
+            with suppress(RuntimeError):  # one by one is always right, and says what is not
+                scores = side_by_side(task, mine, rows)
+        if scores is None:
+            scores = [evaluate(task, m, d) for m, d in zip(mine, rows, strict=True)]
+        out |= dict(zip(alike, scores, strict=True))
+    return [out[i] for i in range(len(models))]
+
+
+def _same_models(models: Sequence[Model]) -> list[list[int]]:
+    """Places of one and the same tensors, in order of appearance."""
+    places: dict[tuple[int, int], list[int]] = {}
+    for i, model in enumerate(models):
+        places.setdefault((id(model.theta), id(model.stats)), []).append(i)
+    return list(places.values())
+
+
+def _alike(data: Sequence[ClientData]) -> bool:
+    first = data[0]
+    return all(
+        d.pool is first.pool
+        and d.weight is None
+        and d.labels.dim() == 1
+        and not d.labels.is_floating_point()
+        for d in data
+    )

@@ -1,19 +1,120 @@
-"""The figures of a run, from the records of its rounds."""
+"""The figures of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from math import sqrt
+from typing import Any, Literal, NamedTuple
 
-from shoal.metrics.continual import continual
-from shoal.metrics.detection import detection
-from shoal.metrics.recovery import Recovery, Shifted
-from shoal.metrics.target import to_best, to_target
-from shoal.metrics.transitions import Transition, transitions
+from shoal.metrics.shifts import Recovery, Shifted, continual, detection
+
+# ---- target --------------------------------------------------------------------------------------
+# How long it took to get somewhere.
+
+
+class Reached(NamedTuple):
+    """Rounds played and seconds spent up to and with the first round that is good enough; None
+    where no round is."""
+
+    rounds: int | None
+    seconds: float | None
+
+
+def to_target(accuracy: Sequence[float | None], seconds: Sequence[float], target: float) -> Reached:
+    """The first round whose accuracy is at least ``target``.
+
+    >>> to_target([0.1, None, 0.6], [1.0, 1.0, 2.0], 0.5)
+    Reached(rounds=3, seconds=4.0)
+    """
+    for index, value in enumerate(accuracy):
+        if value is not None and value >= target:
+            return Reached(index + 1, sum(seconds[: index + 1]))
+    return Reached(None, None)
+
+
+def to_best(accuracy: Sequence[float | None], seconds: Sequence[float]) -> Reached:
+    """The first round with the highest accuracy of the run."""
+    known = [a for a in accuracy if a is not None]
+    return to_target(accuracy, seconds, max(known)) if known else Reached(None, None)
+
+
+# ---- transitions ---------------------------------------------------------------------------------
+# Accuracy right after something changed.
+
+Window = Literal["after", "authors"]
+
+
+class SessionTransition(NamedTuple):
+    """``after`` is the mean accuracy of the first k rounds from the shift on. ``authors`` is the
+    mean of k entries that begin one round before it, as the tables of the first of the five
+    papers were made: it counts a round of the session that is over."""
+
+    round: int
+    after: float | None
+    authors: float | None
+
+
+def transitions(
+    accuracy: Sequence[float | None], shifts: Sequence[int], k: int = 10
+) -> list[SessionTransition]:
+    """One entry a shift after round 0; rounds without a figure, and those from the next shift on,
+    are left out of the means.
+
+    >>> transitions([0.9, 0.9, 0.1, 0.3, 0.5], [2], k=2)
+    [SessionTransition(round=2, after=0.2, authors=0.5)]
+    """
+    starts = sorted({s for s in shifts if 0 < s < len(accuracy)})
+    out = []
+    ends = [*starts[1:], len(accuracy)]
+    for start, end in zip(starts, ends, strict=False):
+        after = _mean(accuracy[start : min(start + k, end)])
+        out.append(
+            SessionTransition(start, after, _mean(accuracy[start - 1 : min(start - 1 + k, end)]))
+        )
+    return out
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [v for v in values if v is not None]
+    return sum(known) / len(known) if known else None
+
+
+# ---- spread --------------------------------------------------------------------------------------
+# How a figure differs between members.
+
+
+class Spread(NamedTuple):
+    """``mean`` and ``std`` (of the population: divided by n) over members, each counting the
+    same; ``worst_decile`` is the mean over the tenth of the members that do worst (at least one,
+    rounded up)."""
+
+    mean: float
+    std: float
+    worst_decile: float
+    members: int
+
+
+def spread(values: Sequence[float]) -> Spread | None:
+    """None where there is nobody.
+
+    >>> spread([1.0, 0.5, 0.0, 0.5])
+    Spread(mean=0.5, std=0.3535533905932738, worst_decile=0.0, members=4)
+    """
+    if not values:
+        return None
+    count = len(values)
+    mean = sum(values) / count
+    std = sqrt(sum((v - mean) ** 2 for v in values) / count)
+    worst = sorted(values)[: -(-count // 10)]
+    return Spread(mean, std, sum(worst) / len(worst), count)
+
+
+# ---- figures -------------------------------------------------------------------------------------
+# The figures of a run, from the records of its rounds.
 
 TOTALS = ("steps", "samples", "epochs", "bytes_up", "bytes_down")
-# Rows that members are scored on (shoal.worlds.own_tests), in words.
+# Rows that members are scored on (shoal.worlds.own_rows), in words.
 ROWS = {
     "test": "test rows of each member's own",
     "held out": "held-out rows ({held_out:g} of each member's own)",
@@ -105,11 +206,11 @@ def figures(
         "best_accuracy": max(known) if known else None,
         "final_loss": losses[-1] if losses else None,
         "shifts": [course.kinds[s.round] | _shift(s, after[s.round]) for s in shifts],
-        "mean_fall": _mean([s.fall for s in shifts]),
-        "mean_lowest": _mean([s.lowest for s in shifts]),
+        "mean_fall": _figures_mean([s.fall for s in shifts]),
+        "mean_lowest": _figures_mean([s.lowest for s in shifts]),
         "lowest": min((s.lowest for s in shifts if s.lowest is not None), default=None),
-        "mean_rounds_to_recovery": _mean([s.rounds for s in shifts]),
-        "mean_first_rounds": _mean([t.after for t in after.values()]),
+        "mean_rounds_to_recovery": _figures_mean([s.rounds for s in shifts]),
+        "mean_first_rounds": _figures_mean([t.after for t in after.values()]),
         "unrecovered": sum(s.judged and not s.recovered for s in shifts),
         "to_best": to_best(accuracy, course.seconds)._asdict(),
         "totals": course.totals,
@@ -163,7 +264,7 @@ def scored_on(
     return f"{on}: {' and '.join(known) or 'nobody has rows for it'}"
 
 
-def _shift(shift: Shifted, after: Transition) -> dict[str, Any]:
+def _shift(shift: Shifted, after: SessionTransition) -> dict[str, Any]:
     """What one shift did, and the rounds right after it."""
     return {
         **shift._asdict(),
@@ -173,6 +274,6 @@ def _shift(shift: Shifted, after: Transition) -> dict[str, Any]:
     }
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
+def _figures_mean(values: Iterable[float | None]) -> float | None:
     known = [v for v in values if v is not None]
     return sum(known) / len(known) if known else None

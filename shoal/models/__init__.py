@@ -1,4 +1,11 @@
-"""Networks by name: ``build("mlp", (64,), 10)``.
+"""Networks by name.
+
+- registry        the table of models; a blueprint as a value
+- small_networks  logistic regression, MLP, the literature's small CNNs, LeNet-5
+- resnet          ResNet-18/34, normalisation by name
+- deep_cnns       VGG-11, AlexNet, DenseNet-121, GoogLeNet
+- text            FastText, LSTMs, a small transformer
+- generators      generators and the GAN task
 
 Every model returns ``(logits, features)``, features being the last representation before the
 ``head``, which is the name of the last layer everywhere. None has dropout or in-place operations,
@@ -7,16 +14,20 @@ and none but those built with ``norm: batch`` has running statistics, so each ru
 Images may come flat or in the shape the model was built for; texts are rows of token numbers.
 """
 
-from shoal.models.blueprint import Blueprint
-from shoal.models.cnn import Cifar10CNN, CifarCNN, EmnistCNN, MnistCNN, SmallCNN, SvhnCNN
-from shoal.models.densenet import DenseNet121
-from shoal.models.inception import GoogLeNet
-from shoal.models.lenet import LeNet5
-from shoal.models.linear import Linear
-from shoal.models.mlp import MLP
-from shoal.models.plain import VGG11, AlexNet
-from shoal.models.registry import build, maker, model, names, takes
+from shoal.models.deep_cnns import VGG11, AlexNet, DenseNet121, GoogLeNet
+from shoal.models.registry import Blueprint, build, maker, model, names, takes
 from shoal.models.resnet import ResNet18, ResNet18ImageNet, ResNet34
+from shoal.models.small_networks import (
+    MLP,
+    Cifar10CNN,
+    CifarCNN,
+    EmnistCNN,
+    LeNet5,
+    Linear,
+    MnistCNN,
+    SmallCNN,
+    SvhnCNN,
+)
 from shoal.models.text import CharLSTM, FastText, Transformer, WordLSTM
 
 __all__ = [

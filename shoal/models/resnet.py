@@ -1,18 +1,56 @@
-"""ResNet-18 and ResNet-34, for small and for large images, with group or batch normalisation."""
+"""ResNet-18/34, normalisation by name."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import max_pool2d
 
-from shoal.models.norms import Norm, Normal, Stem, stem_of
+from shoal.core.errors import UserError
 from shoal.models.registry import Shape, image_shape, model, positive
 
+# ---- norms ---------------------------------------------------------------------------------------
+# Normalisation by name, shared by the deep networks.
 
-class Block(nn.Module):
+Norm = Literal["group", "batch"]
+Stem = Literal["3x3", "7x7"]
+
+
+class Normal:
+    """Makes a normalisation of so many channels; ``group`` has no running statistics."""
+
+    def __init__(self, name: str, norm: str, groups: int) -> None:
+        if norm not in ("group", "batch"):
+            raise UserError(f"norm of model {name!r} must be 'group' or 'batch', not {norm!r}.")
+        positive(name, "groups", (groups,))
+        self.name, self.norm, self.groups = name, norm, groups
+
+    def __call__(self, channels: int) -> nn.Module:
+        if self.norm == "batch":
+            return nn.BatchNorm2d(channels)
+        if channels % self.groups:
+            raise UserError(
+                f"groups of model {self.name!r} must divide its width {channels}, but "
+                f"{self.groups} does not."
+            )
+        return nn.GroupNorm(self.groups, channels)
+
+
+def stem_of(name: str, stem: str) -> bool:
+    """Whether the stem is the one for large images."""
+    if stem not in ("3x3", "7x7"):
+        raise UserError(f"stem of model {name!r} must be '3x3' or '7x7', not {stem!r}.")
+    return stem == "7x7"
+
+
+# ---- resnet --------------------------------------------------------------------------------------
+# ResNet-18 and ResNet-34, for small and for large images, with group or batch normalisation.
+
+
+class ResidualBlock(nn.Module):
     """``relu(x' + norm(conv(relu(norm(conv(x))))))``; x' is projected where the shape changes."""
 
     def __init__(self, before: int, after: int, stride: int, normal: Normal) -> None:
@@ -62,7 +100,7 @@ class ResNet(nn.Module):
             after = width * 2**stage
             for index in range(count):
                 step = 2 if stage > 0 and index == 0 else 1
-                self.blocks.append(Block(before, after, step, normal))
+                self.blocks.append(ResidualBlock(before, after, step, normal))
                 before = after
         self.head = nn.Linear(before, classes)
 

@@ -1,4 +1,4 @@
-"""``shoal report``: runs as one HTML file that needs nothing else, not even a network."""
+"""One page that needs nothing else."""
 
 from __future__ import annotations
 
@@ -7,13 +7,36 @@ import hashlib
 import html
 import json
 from collections.abc import Sequence
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from shoal.errors import UserError
-from shoal.reports import assets
+from shoal.core.errors import UserError
 from shoal.reports.page_data import POINTS, Page, read_page
 from shoal.reports.versus import versus
+
+# ---- assets --------------------------------------------------------------------------------------
+# Scripts and styles of pages; everything a page needs stands inside it.
+
+SCRIPTS = ("draw.js", "charts.js", "heat.js", "sections.js", "versus.js", "page.js")
+
+
+def asset_text(name: str) -> str:
+    """One of the files beside this one."""
+    return (files("shoal.reports") / "assets" / name).read_text(encoding="utf-8")
+
+
+def page_script() -> str:
+    """Everything that draws, in the order in which it must be read."""
+    return "\n".join(asset_text(name) for name in SCRIPTS)
+
+
+def page_style() -> str:
+    return asset_text("page.css")
+
+
+# ---- html ----------------------------------------------------------------------------------------
+# ``shoal report``: runs as one HTML file that needs nothing else, not even a network.
 
 MOST = 5_000_000  # bytes of a report
 FEWEST = 50  # points of a curve below which a report is refused instead
@@ -48,8 +71,8 @@ def filled(title: str, blocks: dict[str, Any], start: str) -> str:
 
     The page's own policy lets exactly this script and this style run, and lets nothing be fetched.
     """
-    style = assets.style()
-    script = f"{assets.script()}\n{start}();\n"
+    style = page_style()
+    script = f"{page_script()}\n{start}();\n"
     data = "\n".join(
         f'<script type="application/json" id="{html.escape(name)}">{embedded(value)}</script>'
         for name, value in blocks.items()
@@ -58,7 +81,7 @@ def filled(title: str, blocks: dict[str, Any], start: str) -> str:
         f"default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:; "
         f"style-src '{_hash(style)}'; script-src '{_hash(script)}'"
     )
-    made = assets.text("page.html")
+    made = asset_text("page.html")
     for key, value in (("policy", policy), ("title", html.escape(title)), ("style", style)):
         made = made.replace(f"{{{{{key}}}}}", value)
     # the data goes in last: nothing in it is taken for a placeholder

@@ -1,38 +1,4 @@
-"""A run directory as one plain dict: what pages, the live view and notebooks draw.
-
-The format (``format`` 1). Every list that runs over time has the length of ``x``; numbers are
-rounded to five digits; None (null) is "not measured".
-
-    name method seed engine      as the config and the directory say
-    source                       "simulated", or "real" (a federation of shoal flower)
-    state                        "finished" or "unfinished"
-    rounds                       {done, planned}
-    scored_on                    which accuracy it is (the config's ``evaluate.on``), and
-                                 whose rows where members are scored on their own
-    summary                      what ``shoal.metrics.figures`` makes of the rounds, shifts aside
-    verdicts                     [{tone: good | bad | plain, text}]
-    x                            the first round of every step
-    span                         rounds in a step: 1, unless there were too many rounds
-    series                       {name: {mean, low?, high?}}: accuracy, loss, active, seconds,
-                                 sent_up and sent_down (bytes so far), elapsed (seconds so far),
-                                 "task 0" ..., and what parts reported
-    parts, metrics               the names in ``series`` that parts reported; further metrics
-    shifts                       [{round, kinds, announced, note, before, lowest, fall, level,
-                                 rounds, low_round}], see ``shoal.metrics.recovery``;
-                                 ``rounds``: until accuracy was back and stayed, null for never
-    noticed                      rounds in which a detector noticed something
-    timeline                     see ``shoal.reports.presence.timeline``, or null
-    tasks                        {matrix, acc, bwt, worst_drop, fwt, names}, or null
-    starts                       see ``shoal.reports.starts.session_starts``
-    members                      see ``shoal.reports.members.members``, or null
-    guard                        {total, events: [{round, client, reason}]}, the first 200
-    scored                       rounds in which accuracy was measured: [[first, last, step]]
-    drawn                        {key of world.json: digest}: what makes it another world
-    pools                        {pool, test_pool: digest of the rows}, where the directory has them
-    config                       the config as text
-    settings                     the config as values
-    notes                        what was left out or put together, in sentences
-"""
+"""A run directory as one plain dict."""
 
 from __future__ import annotations
 
@@ -45,19 +11,85 @@ from typing import Any
 
 import yaml
 
-from shoal.config.dialect import parsed
-from shoal.errors import UserError, shown
+from shoal.config.read import parsed
+from shoal.core.errors import UserError, shown
+from shoal.core.files import dump_json
 from shoal.metrics.figures import figures, scored_on
-from shoal.metrics.recovery import Recovery
-from shoal.reports.course import events, part_names, series, shifts
-from shoal.reports.members import members
-from shoal.reports.names import method_name
-from shoal.reports.presence import timeline
-from shoal.reports.records import Record, read_records
-from shoal.reports.starts import session_starts
-from shoal.reports.thin import span_of, steps
-from shoal.reports.verdicts import verdicts
-from shoal.rundir import RunDir, dump_json
+from shoal.metrics.shifts import Recovery
+from shoal.reports.findings import method_name, verdicts
+from shoal.reports.members import members, timeline
+from shoal.reports.series import events, part_names, rounded, series, shifts, span_of, steps
+from shoal.runs.directory import RunDir
+from shoal.runs.records import Record, read_records
+
+# ---- starts --------------------------------------------------------------------------------------
+# What every session started from, as DynamicInit and its kin report it.
+
+
+def session_starts(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One entry a start that mixed past models: its number, round, and for every past session its
+    weight and (where a probe was compared) its distance.
+
+    >>> record = {"round": 9, "session": 3, "session_weights": [0.9, 0.1]}
+    >>> session_starts([record, {**record, "round": 10}])[0]["past"]
+    [1, 2]
+    """
+    found: list[dict[str, Any]] = []
+    for record in records:
+        weights = record.get("session_weights")
+        if not weights:
+            continue
+        number = int(record.get("session_started", record["session"]))
+        if found and found[-1]["start"] == number:
+            continue
+        found.append(
+            {
+                "start": number,
+                "round": record["round"],
+                "past": list(range(number - len(weights), number)),
+                "weights": [rounded(w) for w in weights],
+                "distances": [rounded(d) for d in record.get("session_distances") or []],
+            }
+        )
+    return found
+
+
+# ---- page data -----------------------------------------------------------------------------------
+# A run directory as one plain dict: what pages, the live view and notebooks draw.
+#
+# The format (``format`` 1). Every list that runs over time has the length of ``x``; numbers are
+# rounded to five digits; None (null) is "not measured".
+#
+#     name method seed engine      as the config and the directory say
+#     source                       "simulated", or "real" (a federation of shoal flower)
+#     state                        "finished" or "unfinished"
+#     rounds                       {done, planned}
+#     scored_on                    which accuracy it is (the config's ``evaluate.on``), and
+#                                  whose rows where members are scored on their own
+#     summary                      what ``shoal.metrics.figures`` makes of the rounds, shifts aside
+#     verdicts                     [{tone: good | bad | plain, text}]
+#     x                            the first round of every step
+#     span                         rounds in a step: 1, unless there were too many rounds
+#     series                       {name: {mean, low?, high?}}: accuracy, loss, active, seconds,
+#                                  sent_up and sent_down (bytes so far), elapsed (seconds so far),
+#                                  "task 0" ..., and what parts reported
+#     parts, metrics               the names in ``series`` that parts reported; further metrics
+#     shifts                       [{round, kinds, announced, note, before, lowest, fall, level,
+#                                  rounds, low_round}], see ``shoal.metrics.shifts``;
+#                                  ``rounds``: until accuracy was back and stayed, null for never
+#     noticed                      rounds in which a detector noticed something
+#     timeline                     see ``shoal.reports.members.timeline``, or null
+#     tasks                        {matrix, acc, bwt, worst_drop, fwt, names}, or null
+#     starts                       see ``shoal.reports.page_data.session_starts``
+#     members                      see ``shoal.reports.members.members``, or null
+#     guard                        {total, events: [{round, client, reason}]}, the first 200
+#     scored                       rounds in which accuracy was measured: [[first, last, step]]
+#     drawn                        {key of world.json: digest}: what makes it another world
+#     pools                        {pool, test_pool: digest of the rows}, where the directory has
+# them
+#     config                       the config as text
+#     settings                     the config as values
+#     notes                        what was left out or put together, in sentences
 
 FORMAT = 1
 POINTS = 1000  # most points of a curve

@@ -7,26 +7,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from shoal.core.errors import UserError, suggestion
+from shoal.core.types import Kind
 from shoal.data.sources import Dataset
-from shoal.errors import UserError, suggestion
-from shoal.types import Kind
-from shoal.worlds.available import CHECKED, read_available
-from shoal.worlds.bias import read_bias, with_bias
-from shoal.worlds.classes import group_labels
-from shoal.worlds.composed import Composed
-from shoal.worlds.concepts import Concepts
-from shoal.worlds.domains import lay_out
-from shoal.worlds.drifts import read_drifts
-from shoal.worlds.flow import read_flow
+from shoal.worlds.changes.concepts import Concepts, read_drifts
+from shoal.worlds.changes.input_bias import read_bias, with_bias
+from shoal.worlds.changes.input_domains import lay_out
+from shoal.worlds.changes.stages import Stage, StagePlan, hold, read_plan, read_stream, with_unseen
 from shoal.worlds.held_out import hold_out
-from shoal.worlds.holders import Parts, complete_partition, read_holders
-from shoal.worlds.membership import Membership, churn, still
-from shoal.worlds.population import natural_clients
+from shoal.worlds.members.availability import CHECKED, read_available
+from shoal.worlds.members.holdings import Parts, complete_partition, read_holders
+from shoal.worlds.members.membership import Membership, churn, read_flow, still
+from shoal.worlds.members.population import group_labels, natural_clients
 from shoal.worlds.spec import CHURN, KEYS, Reader, read_world
-from shoal.worlds.stages import Plan, hold, read_plan
-from shoal.worlds.streams import read_stream
-from shoal.worlds.timeline import Stage
-from shoal.worlds.unseen import with_unseen
+from shoal.worlds.world import Composed
 
 
 def build(
@@ -128,7 +122,7 @@ def _tested(spec: Mapping[str, Any]) -> Callable[[Stage, int], bool]:
     return tested
 
 
-def _flow(reader: Reader, members: int, plan: Plan, seed: int) -> Membership:
+def _flow(reader: Reader, members: int, plan: StagePlan, seed: int) -> Membership:
     for key in CHURN:
         if key != "poisson" and reader.given(key):
             reader.bad(key, "left out when 'poisson' says who comes and goes")
@@ -146,7 +140,7 @@ def _check_reached(world: Composed) -> None:
                             f"share, other traces or more members.")  # fmt: skip
 
 
-def _rounds(reader: Reader, sessions: int, plan: Plan) -> int:
+def _rounds(reader: Reader, sessions: int, plan: StagePlan) -> int:
     """``rounds``, or else the longer of the sessions and the stages; the last of each goes on to
     the end."""
     needed = max(sessions, plan.rounds)

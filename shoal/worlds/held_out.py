@@ -15,12 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal import rng
-from shoal.errors import UserError
-from shoal.worlds.classes import Labels
-from shoal.worlds.lazy import Lazy
-from shoal.worlds.population import Population, Rows
-from shoal.worlds.timeline import Apart, Stage
+from shoal.core import rng
+from shoal.core.errors import UserError
+from shoal.worlds.changes.stages import Apart, Stage
+from shoal.worlds.members.holdings import Lazy
+from shoal.worlds.members.population import Labels, Population, Rows
 
 FREE, TRAINED, HELD = 0, 1, 2  # what was decided about a row
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from shoal.types import ClientData, Kind, Pool, Shift
-from shoal.worlds.base import Moment
+from shoal.core.types import ClientData, Kind, Pool, Shift
+from shoal.core.world_protocol import Moment
 
 
 @dataclass(frozen=True)

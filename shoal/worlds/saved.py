@@ -4,87 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from shoal.core.errors import UserError
 from shoal.data.sources import Dataset
-from shoal.errors import UserError
-from shoal.types import Pool
-from shoal.worlds.composed import Composed
-from shoal.worlds.flow import Flow
-from shoal.worlds.population import Rows
-from shoal.worlds.spans import pairs
+from shoal.worlds.members.population import Rows
 from shoal.worlds.spec import Reader
-
-FORMAT = 1
-
-
-def as_json(world: Composed) -> dict[str, Any]:
-    """Plain JSON values: the spec, every event, and who holds which rows.
-
-    ``held_out`` is there where a share of every member's rows was split off for its own score; the
-    rows of a member are all of its rows. ``members`` are pairs ``[first, one past last]``; rows are
-    numbered inside a domain's data.
-    """
-    return {
-        "format": FORMAT,
-        "spec": json.loads(json.dumps(dict(world.spec))),
-        "seed": world.seed,
-        "validation": world.share,
-        **({} if world.own_share is None else {"held_out": world.own_share}),
-        "rounds": world.rounds,
-        "members": world.members,
-        "classes": world.classes,
-        "labels": {"train": digest(world.pool), "test": digest(world.test_pool)},
-        "sessions": _sessions(world),
-        "available": None if world.available is None else world.available.saved(),
-        **_bias(world),
-        "drifts": [
-            {"kind": d.kind, "map": list(d.mapping), "rounds": list(d.rounds),
-             "reached": list(d.reached), "key": str(d.key)}
-            for d in world.concepts.drifts
-        ],
-        "stages": _stages(world),
-        "shifts": [
-            {"round": s.round, "kinds": sorted(s.kinds), "announced": s.announced, "note": s.note}
-            for s in world.shifts.values()
-        ],
-    }  # fmt: skip
-
-
-def _bias(world: Composed) -> dict[str, Any]:
-    """Nothing where there is none: a file of a world without it stays as it was."""
-    if world.bias is None:
-        return {}
-    return {"bias": world.bias.saved(world.pool, world.members, world.classes)}
-
-
-def _sessions(world: Composed) -> list[dict[str, Any]]:
-    """Members of each session; of random arrivals and departures, only who came and left."""
-    starts, present = world.membership.starts, world.membership.present
-    if isinstance(present, Flow):
-        return [{"start": start, **present.saved(s)} for s, start in enumerate(starts)]
-    return [{"start": starts[s], "members": pairs(present[s])} for s in range(len(starts))]
-
-
-def _stages(world: Composed) -> list[dict[str, Any]]:
-    """Stages with who holds what; a population that an earlier stage has is named, not repeated."""
-    out: list[dict[str, Any]] = []
-    for stage in world.stages:
-        first = next(i for i, s in enumerate(world.stages) if s.population is stage.population)
-        held = {"as": first} if first < len(out) else stage.population.saved()
-        labels = None if stage.labels is None else list(stage.labels)
-        out.append({"start": stage.start, "kind": stage.kind, "name": stage.name,
-                    "domain": stage.block.name, "labels": labels, "held": held})  # fmt: skip
-    return out
-
-
-def digest(pool: Pool) -> str:
-    """Which labels a pool has, to tell another data set from the one the world was drawn on."""
-    return f"{len(pool.y)} rows, {sha256(pool.y.cpu().numpy().tobytes()).hexdigest()[:16]}"
+from shoal.worlds.world import FORMAT, Composed, as_json
 
 
 def load_saved(saved: Mapping[str, Any] | str | Path, dataset: Dataset) -> Composed:

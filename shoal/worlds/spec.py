@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any, NoReturn
 
-from shoal.errors import UserError, suggestion
+from shoal.core.errors import UserError, suggestion
 
 COMMON = (
     "name", "members", "partition", "lazy", "samples", "hidden", "available", "stream", "unseen",

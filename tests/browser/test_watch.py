@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from watch.made import CONFIG, append, finish, lines, made_run
+from reports.watch.made import CONFIG, append, finish, lines, made_run
 
 pytest.importorskip("uvicorn", reason="the watch extra is not installed")
 pytest.importorskip("starlette", reason="the watch extra is not installed")
@@ -33,8 +33,7 @@ def address(root: Path) -> Iterator[str]:
     """The page, served by this process on a free port."""
     import uvicorn
 
-    from shoal.watch.app import make_app
-    from shoal.watch.serve import bound
+    from shoal.reports.watch.app import bound, make_app
 
     listening = bound("127.0.0.1", 0)
     server = uvicorn.Server(

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from shoal.cli.data import app
+from shoal.cli.listings import app
+from shoal.core.errors import UserError
 from shoal.data.sources import about, names, whole
 from shoal.data.text import Texts, Vocabulary, cut, words
-from shoal.errors import UserError
 
 run = CliRunner().invoke
 

@@ -10,10 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from shoal.data.fetch import fetch
-from shoal.data.places import About, find, locate
-from shoal.data.remote import Remote
-from shoal.errors import UserError
+from shoal.core.errors import UserError
+from shoal.data.download import About, Remote, fetch, find, locate
 
 BODY = bytes(range(256)) * 1000
 MD5 = hashlib.md5(BODY).hexdigest()

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from shoal.core.errors import UserError
+from shoal.core.types import Pool
 from shoal.data.partition import dirichlet, distinct, half, partial_overlap, two_shard
-from shoal.data.partition.columns import by_column
-from shoal.data.transforms import biased, brightness, channel_strength
-from shoal.errors import UserError
-from shoal.types import Pool
+from shoal.data.partition.basic import by_column
+from shoal.worlds.changes.input_bias import biased, brightness, channel_strength
 
 Deal = Callable[..., list[NDArray[np.int64]]]
 

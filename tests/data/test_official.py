@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy.io import savemat
 
-from shoal.data import tff
+from shoal.core.errors import UserError
+from shoal.data import file_formats
 from shoal.data.sources import load
-from shoal.errors import UserError
 
 RNG = np.random.default_rng(0)
 
@@ -276,7 +276,7 @@ def database(path: Path, rows: list[tuple[str, str, bytes]]) -> None:
 
 
 def test_an_example_is_read_without_its_library() -> None:
-    found = tff.example(example(a=[0.5, -2.0], b=[7, 9], c="né".encode()))
+    found = file_formats.example(example(a=[0.5, -2.0], b=[7, 9], c="né".encode()))
     assert found == {"a": [0.5, -2.0], "b": [7, 9], "c": ["né".encode()]}
 
 

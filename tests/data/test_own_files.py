@@ -6,15 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
 import torch
 from PIL import Image
 
+from shoal.core.errors import UserError
 from shoal.data.sources import load
-from shoal.errors import UserError
 
 ROWS = 40
 
@@ -32,9 +31,9 @@ def written(path: Path, values: dict[str, list[Any]]) -> str:
     if path.suffix == ".npz":
         np.savez(path, **{k: np.array(v) for k, v in values.items()})  # type: ignore[arg-type]
     elif path.suffix == ".csv":
-        pyarrow.csv.write_csv(pa.table(values), path)
+        pyarrow.csv.write_csv(pyarrow.table(values), path)
     else:
-        pyarrow.parquet.write_table(pa.table(values), path)
+        pyarrow.parquet.write_table(pyarrow.table(values), path)
     return str(path)
 
 

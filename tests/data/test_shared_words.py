@@ -11,9 +11,9 @@ import torch
 
 from shoal.config import from_mapping
 from shoal.config.subject import dataset_of, world_of
-from shoal.data.shared_words import sharing
+from shoal.core.errors import UserError
 from shoal.data.sources import load
-from shoal.errors import UserError
+from shoal.data.text import sharing
 from shoal.worlds import build
 
 TEXTS = {

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from shoal.data.sources import Dataset, load, names, registry, source
-from shoal.errors import UserError
-from shoal.types import Pool
+from shoal.core.errors import UserError
+from shoal.core.types import Pool
+from shoal.data import dataset
+from shoal.data.sources import Dataset, load, names, source
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ def test_bad_requests_are_refused(name: str, options: dict[str, object], says: s
 
 @pytest.mark.parametrize("bad", [Bad("train", math.nan), Bad("test", math.inf)])
 def test_values_that_are_not_finite_are_refused(bad: Bad, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_SOURCES", dict(registry._SOURCES))
+    monkeypatch.setattr(dataset, "_SOURCES", dict(dataset._SOURCES))
 
     @source("broken")
     def broken() -> Dataset:

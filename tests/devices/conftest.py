@@ -9,10 +9,10 @@ import torch
 from devices import pretended
 from torch import Tensor, nn
 
+from shoal.core.types import Pool
+from shoal.data.dataset import _ABOUT, _SOURCES, source
 from shoal.data.sources import Dataset
-from shoal.data.sources.registry import _ABOUT, _SOURCES, source
 from shoal.models.registry import _MODELS, model
-from shoal.types import Pool
 
 CLASSES, WORDS = 4, 30
 

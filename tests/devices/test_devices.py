@@ -17,9 +17,9 @@ from torch.func import grad, vmap
 import shoal
 from shoal.config import from_mapping
 from shoal.config.build import build
+from shoal.core.errors import UserError
 from shoal.engines.choose import resolved_device
-from shoal.errors import UserError
-from shoal.runner import Run
+from shoal.runs.run import DurableRun
 
 METHODS = (
     "fedavg", "scaffold", "fedinit", "flash", "fedagg", "special_c", "ditto", "moon", "feddyn",
@@ -94,12 +94,12 @@ def test_resumed_there_or_elsewhere(device: str, method: str, tmp_path: Path) ->
         raise KeyboardInterrupt
 
     whole = tmp_path / "whole"
-    Run.create(whole, from_mapping({**given, "device": "cpu"})).play()
+    DurableRun.create(whole, from_mapping({**given, "device": "cpu"})).play()
     for changes in ([], ["device=cpu"]):
         parts = tmp_path / f"parts{len(changes)}"
         with pytest.raises(KeyboardInterrupt):
-            Run.create(parts, from_mapping(given)).play(stop)
-        Run.resume(parts, changes=changes).play()
+            DurableRun.create(parts, from_mapping(given)).play(stop)
+        DurableRun.resume(parts, changes=changes).play()
         assert rounds(parts) == rounds(whole)
         kept = [(path / "model.safetensors").read_bytes() for path in (parts, whole)]
         assert kept[0] == kept[1]

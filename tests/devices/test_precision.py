@@ -14,8 +14,8 @@ from torch import Tensor
 import shoal
 from shoal.config import from_mapping
 from shoal.config.build import build
-from shoal.errors import UserError
-from shoal.runner import Run
+from shoal.core.errors import UserError
+from shoal.runs.run import DurableRun
 
 LONG = {**LOCAL, "epochs": 3, "rate": 0.2}
 # Of the way that training went: bfloat16 has 8 bits, and engines add up in other orders. With batch
@@ -52,13 +52,13 @@ def test_it_is_part_of_what_makes_a_run_the_same_run(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     parts, whole = tmp_path / "parts", tmp_path / "whole"
-    Run.create(whole, from_mapping(given)).play()
+    DurableRun.create(whole, from_mapping(given)).play()
     with pytest.raises(KeyboardInterrupt):
-        Run.create(parts, from_mapping(given)).play(stop)
+        DurableRun.create(parts, from_mapping(given)).play(stop)
     assert "precision: bfloat16" in (parts / "config.yaml").read_text()
     with pytest.raises(UserError, match="would make it another run"):
-        Run.resume(parts, changes=["precision=float32"])
-    Run.resume(parts).play()
+        DurableRun.resume(parts, changes=["precision=float32"])
+    DurableRun.resume(parts).play()
     assert rounds(parts) == rounds(whole)
     kept = [(path / "model.safetensors").read_bytes() for path in (parts, whole)]
     assert kept[0] == kept[1]

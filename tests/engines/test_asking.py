@@ -10,23 +10,21 @@ import torch
 from support import SmallWorld, settings_for, small_task
 
 from shoal import catalog
-from shoal.context import Round
+from shoal.core.task import ModuleTask
+from shoal.core.tree import Tree
+from shoal.core.types import Job
 from shoal.engines.api import Order
-from shoal.engines.client_round import Program
+from shoal.engines.client_round import ClientProgram
 from shoal.engines.loop import Loop
 from shoal.engines.stacked.engine import Stacked
-from shoal.federation import Federation
-from shoal.method import Method
-from shoal.orders import make_order
-from shoal.part import Part
-from shoal.parts.local_sgd import Sgd
-from shoal.parts.select import misfits, stacked
-from shoal.question import question, weighs_rows
-from shoal.scores import served, served_each
-from shoal.task import ModuleTask
-from shoal.tree import Tree
-from shoal.types import Job
-from shoal.view import View
+from shoal.methods.method import Method
+from shoal.methods.parts.local_optimizers import Sgd
+from shoal.methods.parts.several_models import misfits, stacked
+from shoal.methods.slots import Part, question, weighs_rows
+from shoal.methods.view import View
+from shoal.rounds.evaluate import served, served_each
+from shoal.rounds.orders import make_order
+from shoal.rounds.state import Federation, Round
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +65,7 @@ def test_a_walk_of_all_at_once_is_everybody_s_own(rows: tuple[int, ...], decay: 
     world = SmallWorld(rows=rows, dtype=torch.float64)
     task = small_task(dtype=torch.float64, world=world)
     settings = settings_for(catalog.METHODS["fedagg"](epochs=3), world, task)
-    program = Program(settings.method, task, Sgd(weight_decay=decay))
+    program = ClientProgram(settings.method, task, Sgd(weight_decay=decay))
     settings = replace(settings, program=program)
     federation = Federation.fresh(settings, task.initial(0), world.at(0), 0.1)
     jobs = [Job(client) for client in range(world.clients)]

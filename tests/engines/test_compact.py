@@ -10,19 +10,17 @@ from support import SmallWorld, play, settings_for
 from torch import Tensor, nn
 
 from shoal import catalog, models
-from shoal.context import Round
-from shoal.engines.api import Engine
+from shoal.core.task import ModuleTask
+from shoal.core.types import ClientData, Job, Pool
+from shoal.engines.api import Engine, Scattered
 from shoal.engines.loop import Loop
-from shoal.engines.sparse_rows import Scattered
-from shoal.engines.stacked import embeddings as compact
+from shoal.engines.stacked import embeddings
 from shoal.engines.stacked.engine import Stacked
-from shoal.federation import Federation, Settings
-from shoal.method import Method
-from shoal.orders import make_order
-from shoal.part import Part
-from shoal.parts.local_sgd import Sgd
-from shoal.task import ModuleTask
-from shoal.types import ClientData, Job, Pool
+from shoal.methods.method import Method
+from shoal.methods.parts.local_optimizers import Sgd
+from shoal.methods.slots import Part
+from shoal.rounds.orders import make_order
+from shoal.rounds.state import Federation, Round, Settings
 
 VOCABULARY, WIDTH, LENGTH = 600, 4, 9
 
@@ -45,7 +43,7 @@ class Texts(SmallWorld):
 
 @pytest.fixture(autouse=True)
 def small_tables_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compact, "WORTH", 1)
+    monkeypatch.setattr(embeddings, "WORTH", 1)
 
 
 def settings_of(

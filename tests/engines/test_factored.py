@@ -10,6 +10,7 @@ from support import SmallWorld, play, settings_for
 from torch import Tensor
 
 from shoal import catalog, models
+from shoal.core.task import ModuleTask
 from shoal.engines.api import Results
 from shoal.engines.loop import Loop
 from shoal.engines.stacked.compiled import Compiled
@@ -17,11 +18,10 @@ from shoal.engines.stacked.engine import RUN, Stacked
 from shoal.engines.stacked.factored import run_factored
 from shoal.engines.stacked.layout import Chunk
 from shoal.engines.stacked.plan import Path
-from shoal.federation import Settings
-from shoal.method import Method
-from shoal.part import Part
-from shoal.parts.local_sgd import Sgd
-from shoal.task import ModuleTask
+from shoal.methods.method import Method
+from shoal.methods.parts.local_optimizers import Sgd
+from shoal.methods.slots import Part
+from shoal.rounds.state import Settings
 
 HIDDEN = 32
 

@@ -7,12 +7,12 @@ from threading import Lock
 import torch
 from torch import Tensor
 
-from shoal.engines.client_round import Local
-from shoal.engines.compiler import settings
+from shoal.core.tree import Tree
+from shoal.engines.client_round import WholeData
+from shoal.engines.compiler import graph
 from shoal.engines.compiler.cache import Functions
 from shoal.engines.compiler.compile import record
-from shoal.tree import Tree
-from shoal.view import Clock
+from shoal.methods.view import Clock
 
 
 def clock(epoch: int = 0) -> Clock:
@@ -25,10 +25,10 @@ def test_what_does_nothing_in_one_epoch_may_do_something_in_another() -> None:
     def later(epoch: int) -> bool:
         now = clock(epoch)
 
-        def moved(x: Tensor, local: Local) -> Tree:
+        def moved(x: Tensor, local: WholeData) -> Tree:
             return (x + now.value("epoch"),) if now.value("epoch") else (x,), torch.zeros(3) > 0
 
-        (found,), _ = functions.run("end", moved, (state, Local()), now)
+        (found,), _ = functions.run("end", moved, (state, WholeData()), now)
         return not torch.equal(found, state)
 
     assert [later(epoch) for epoch in (0, 1, 0, 2)] == [False, True, False, True]
@@ -41,7 +41,7 @@ def test_many_operators_are_one_call_with_the_same_bits() -> None:
 
     tensors = [torch.randn(4, 4) for _ in range(3)]
     found = record(function, tensors)
-    assert bool(found.notes) != settings.TORCHSCRIPT  # a script that is not to be had is a note
+    assert bool(found.notes) != graph.TORCHSCRIPT  # a script that is not to be had is a note
     for got, want in zip(found(*tensors), function(*tensors), strict=True):
         assert torch.equal(got, want)
     assert found(*tensors)[1] is tensors[0]

@@ -18,13 +18,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from shoal import catalog
 from shoal.engines.api import Results
-from shoal.engines.compiler import settings
+from shoal.engines.compiler import graph
 from shoal.engines.stacked.engine import Stacked
-from shoal.federation import Federation
-from shoal.method import Method
-from shoal.part import Part
-from shoal.round import RoundReport, play_round
-from shoal.view import GradFn, View
+from shoal.methods.method import Method
+from shoal.methods.slots import Part
+from shoal.methods.view import GradFn, View
+from shoal.rounds.play import RoundReport, play_round
+from shoal.rounds.state import Federation
 
 
 class Operations(TorchDispatchMode):
@@ -86,7 +86,7 @@ def test_a_client_more_costs_few_calls_and_no_operation() -> None:
 def test_a_step_more_costs_few_operations(method: Method, limit: int) -> None:
     short, long = (cost_of_a_round(method, 10, rows=rows) for rows in (8, 48))
     assert (long.operations - short.operations) / 10 <= limit
-    if settings.TORCHSCRIPT:  # otherwise every operator is a call of Python
+    if graph.TORCHSCRIPT:  # otherwise every operator is a call of Python
         assert (long.calls - short.calls) / 10 <= CALLS_A_STEP
 
 
@@ -163,7 +163,7 @@ def test_a_client_that_is_not_finite_is_still_left_out_of_a_sum() -> None:
     assert bool(without.models[0].theta.isfinite().all())
 
 
-@pytest.mark.skipif(not settings.TORCHSCRIPT, reason="every step is one call of Python")
+@pytest.mark.skipif(not graph.TORCHSCRIPT, reason="every step is one call of Python")
 def test_an_epoch_in_one_call_does_what_its_steps_do_one_by_one() -> None:
     engine, federation, _ = watched_round(summed=True)
     (compiled,) = (made for known in engine._programs.values() for made in known.made.values())

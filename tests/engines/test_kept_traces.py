@@ -10,6 +10,7 @@ import torch
 from support import SmallWorld, play, settings_for, small_task
 
 from shoal import catalog, run
+from shoal.engines.compiler import compile
 from shoal.engines.stacked import compiled
 from shoal.engines.stacked.engine import Stacked
 
@@ -36,7 +37,7 @@ def played(**changes: Any) -> torch.Tensor:
 
 
 def traces(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    counted, trace = [], compiled.compile_step
+    counted, trace = [], compile.compile_step
 
     def counting(*args: Any, **more: Any) -> Any:
         counted.append(1)

@@ -11,10 +11,11 @@ import torch
 from support import SmallWorld, play, settings_for
 from torch import nn
 
-from shoal import catalog, task
+from shoal import catalog
+from shoal.core import task
+from shoal.core.task import ModuleTask
 from shoal.engines.stacked import plan
 from shoal.engines.stacked.engine import Stacked
-from shoal.task import ModuleTask
 
 
 class Convolution(nn.Module):

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.func import vmap
 from traced import CLASSES, CLIENTS, ROWS, Step, data, gradient, mlp, stacked
 
+from shoal.core.task import ModuleTask
 from shoal.engines.compiler import compile as compiler
-from shoal.engines.compiler import settings
+from shoal.engines.compiler import graph as settings
 from shoal.engines.compiler.capture import capture_function, capture_step
 from shoal.engines.compiler.compile import compile_step, run_passes
 from shoal.engines.compiler.emit_python import python_call, python_step
@@ -31,7 +32,6 @@ from shoal.engines.compiler.passes import (
 )
 from shoal.engines.compiler.placement import place, place_function
 from shoal.engines.compiler.statements import statements
-from shoal.task import ModuleTask
 
 DOUBLE = torch.float64
 Tensors = tuple[list[Tensor], list[Tensor], list[Tensor]]

@@ -15,19 +15,19 @@ from mortal import EagerMortal
 from support import SmallWorld, play, settings_for, small_task
 
 from shoal import catalog, run
+from shoal.core.errors import UserError
 from shoal.engines.api import Engine
 from shoal.engines.loop import Loop
 from shoal.engines.stacked.engine import Stacked
 from shoal.engines.workers import shares
-from shoal.errors import UserError
-from shoal.federation import Settings
-from shoal.method import Method
+from shoal.methods.method import Method
+from shoal.rounds.state import Settings
 
 pytestmark = pytest.mark.slow  # a cluster takes seconds to start, and is not part of `make setup`
 ray = pytest.importorskip("ray", reason="engine ray is an extra: pip install 'shoal[ray]'")
 
 from shoal.engines.workers import ray as ray_engine  # noqa: E402
-from shoal.engines.workers.ray import Held, Ray, Shards, array  # noqa: E402
+from shoal.engines.workers.ray import Held, PoolShards, Ray, array  # noqa: E402
 
 METHODS = {
     "scaffold": catalog.scaffold(),
@@ -109,7 +109,7 @@ def test_a_cluster_without_a_free_core_is_told(monkeypatch: pytest.MonkeyPatch) 
 # ---- data; without a cluster ----
 def test_rows_are_stored_once_a_client() -> None:
     stored: list[Any] = []
-    shards = Shards(lambda value: stored.append(value) or len(stored), most=10**6)
+    shards = PoolShards(lambda value: stored.append(value) or len(stored), most=10**6)
     pool = torch.randn(10, 3)
     first = shards(pool, torch.arange(4))
     assert shards(pool, torch.arange(4)) == first and len(stored) == 1
@@ -119,7 +119,7 @@ def test_rows_are_stored_once_a_client() -> None:
 
 def test_old_rows_make_room() -> None:
     stored: list[Any] = []
-    shards = Shards(lambda value: stored.append(value) or len(stored), most=100)
+    shards = PoolShards(lambda value: stored.append(value) or len(stored), most=100)
     pool = torch.randn(10, 3)
     for begin in (0, 4, 0):  # 48 bytes each
         shards(pool, torch.arange(begin, begin + 4))
@@ -133,7 +133,7 @@ def test_old_rows_make_room() -> None:
 
 def test_an_actor_fetches_rows_once() -> None:
     fetched: list[int] = []
-    shards = Shards(lambda value: value)
+    shards = PoolShards(lambda value: value)
     held = Held(lambda value: fetched.append(1) or value, most=100)
     pool = torch.randn(10, 3)
     shard = shards(pool, torch.arange(4))

@@ -10,14 +10,15 @@ import torch
 from support import SmallWorld, play, settings_for
 from torch import Tensor, nn
 
-from shoal import batch_norm, catalog
+from shoal import catalog
+from shoal.core import pure_layers
+from shoal.core.task import ModuleTask
 from shoal.engines.api import Order, Results
 from shoal.engines.loop import Loop
 from shoal.engines.stacked import compiled, plan
 from shoal.engines.stacked.engine import Stacked
-from shoal.federation import Settings
-from shoal.method import Method
-from shoal.task import ModuleTask
+from shoal.methods.method import Method
+from shoal.rounds.state import Settings
 
 # short batches of 2 and 3 rows, and a client with no other; two full ones; one whose two are full
 ROWS = (12, 8, 20, 13, 3, 10)
@@ -65,14 +66,14 @@ def test_no_step_pads(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(layer: nn.Module, x: Tensor) -> Tensor:
         raise AssertionError("a batch was padded")
 
-    def whole(layer: batch_norm._Pure, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def whole(layer: pure_layers._Pure, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         seen.add(x.shape[0])
         return plain(layer, x)
 
-    settings, plain = settings_of(catalog.fedavg()), batch_norm._Pure._whole
+    settings, plain = settings_of(catalog.fedavg()), pure_layers._Pure._whole
     assert settings.pad, "which is found out by padding a batch"
-    monkeypatch.setattr(batch_norm._Pure, "_masked", refused)
-    monkeypatch.setattr(batch_norm._Pure, "_whole", whole)
+    monkeypatch.setattr(pure_layers._Pure, "_masked", refused)
+    monkeypatch.setattr(pure_layers._Pure, "_whole", whole)
     monkeypatch.setattr(plan, "LARGE_STEP", WAYS[way])
     engine = Stacked(threads=1)
     play(settings, engine, 2)

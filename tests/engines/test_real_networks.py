@@ -11,11 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from shoal.engines.compiler import settings
+from shoal.core.task import ModuleTask, mean_loss
+from shoal.core.types import Batch
+from shoal.engines.client_round import grad_and_more
+from shoal.engines.compiler import graph
 from shoal.engines.compiler.compile import compile_step
-from shoal.engines.differentiate import grad_and_more
-from shoal.task import ModuleTask, mean_loss
-from shoal.types import Batch
 
 WORDS, CLASSES, ROWS = 30, 5, 4
 
@@ -100,7 +100,7 @@ def test_an_epoch_is_one_call_for_layers_that_people_use(name: str) -> None:
     with torch.inference_mode():
         replay = compile_step(step, carry, rate, batch, rate=0)
         assert replay.rewritten
-        assert (replay.script is not None) == settings.TORCHSCRIPT
+        assert (replay.script is not None) == graph.TORCHSCRIPT
         own = [t.clone() for t in carry]
         replay(own, rate, batch, 0.1)
     for found, expected in zip(own, step(carry, rate, batch), strict=True):

@@ -15,9 +15,9 @@ from torch import Tensor, fx
 from torch.func import functionalize, vmap
 from torch.func import grad as torch_grad
 
+from shoal.engines.client_round import grad, grad_and_more
 from shoal.engines.compiler.capture import recorded
 from shoal.engines.compiler.graph import Graph, op_name, value
-from shoal.engines.differentiate import grad, grad_and_more
 
 Function = Callable[..., list[Tensor]]
 OUTSIDE = torch.arange(3.0)

@@ -10,19 +10,19 @@ from support import SmallWorld, play, settings_for, small_task
 from torch import Tensor, nn
 
 from shoal import catalog
+from shoal.core.task import ModuleTask
+from shoal.core.types import Batch
+from shoal.engines.api import Sums, SumTree
 from shoal.engines.loop import Loop
 from shoal.engines.stacked.compiled import Compiled
 from shoal.engines.stacked.engine import Stacked
-from shoal.engines.stacked.epoch import Epoch, Piece
-from shoal.engines.sums import Sums, SumTree
-from shoal.federation import Settings
-from shoal.method import Method
-from shoal.part import Part
-from shoal.parts.early_stop import EarlyStop
-from shoal.parts.local_sgd import Sgd
-from shoal.task import ModuleTask
-from shoal.types import Batch
-from shoal.view import View
+from shoal.engines.stacked.layout import Epoch, Piece
+from shoal.methods.method import Method
+from shoal.methods.parts.adaptive_work import EarlyStop
+from shoal.methods.parts.local_optimizers import Sgd
+from shoal.methods.slots import Part
+from shoal.methods.view import View
+from shoal.rounds.state import Settings
 
 ROWS = (12, 7, 20, 13, 5, 9, 17, 3)
 STOPPING = Method("stopping", (EarlyStop(gamma=0.05),))

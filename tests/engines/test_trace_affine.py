@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from torch.func import vmap
 from traced import CLASSES, CLIENTS, DTYPES, WIDTH, Step, batches, check, gradient, mlp, rate
 
+from shoal.core.task import ModuleTask
 from shoal.engines.compiler.compile import compile_step
-from shoal.engines.compiler.emit_torchscript import Steps
-from shoal.task import ModuleTask
+from shoal.engines.compiler.graph import Steps
 
 
 def linear(dtype: torch.dtype, classes: int = CLASSES, bias: bool = True) -> ModuleTask:

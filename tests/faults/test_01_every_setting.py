@@ -17,12 +17,11 @@ from shoal import catalog
 from shoal.cli import call
 from shoal.config import from_mapping, load, load_run
 from shoal.config.build import build
-from shoal.config.method import build as build_method
-from shoal.config.method import complete
 from shoal.config.subject import complete_data, drawn_data
-from shoal.errors import UserError
+from shoal.core.errors import UserError
+from shoal.methods.catalog.registry import build_method, complete
 from shoal.models.registry import model
-from shoal.runner import Run, config_hash
+from shoal.runs.run import DurableRun, config_hash
 
 OLD = Path(__file__).parent / "run_of_0_1"  # made by version 0.1, interrupted after two rounds
 # where version 0.1 ended that run: at session 1 it begins anew from the initial model
@@ -67,11 +66,11 @@ def cut(directory: Path, values: dict[str, Any], after: int = 1) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Run.create(directory, from_mapping(values)).play(stop)
+        DurableRun.create(directory, from_mapping(values)).play(stop)
 
 
 def test_every_setting_of_every_part_is_written(tmp_path: Path) -> None:
-    Run.create(tmp_path / "a", from_mapping(DIGITS)).play()
+    DurableRun.create(tmp_path / "a", from_mapping(DIGITS)).play()
     found = written(tmp_path / "a")
     assert found["format"] == 2
     assert found["method"] == [
@@ -83,7 +82,7 @@ def test_every_setting_of_every_part_is_written(tmp_path: Path) -> None:
     assert found["model"]["hidden"] == [200, 200]
     assert found["world"]["partition"]["alpha"] == 0.5
     assert found["world"]["partition"]["form"] == "class"
-    Run.create(tmp_path / "b", load(tmp_path / "a" / "config.yaml")).play()
+    DurableRun.create(tmp_path / "b", load(tmp_path / "a" / "config.yaml")).play()
     assert written(tmp_path / "b") == found
     assert rounds(tmp_path / "b") == rounds(tmp_path / "a")
 
@@ -117,15 +116,15 @@ def test_domains_keep_defaults_of_their_own() -> None:
 def test_another_default_changes_no_run_that_is_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Run.create(tmp_path / "whole", from_mapping(stateful())).play()
+    DurableRun.create(tmp_path / "whole", from_mapping(stateful())).play()
     cut(tmp_path / "a", stateful())
 
     def fedinit(beta: float = 0.9, aggregate: str = "update", unseen: str = "global") -> Any:
-        return catalog.five.fedinit(beta, aggregate, unseen)  # type: ignore[arg-type]
+        return catalog.five_papers.fedinit(beta, aggregate, unseen)  # type: ignore[arg-type]
 
-    fedinit.__module__ = catalog.five.__name__  # it stands for a later version of shoal
+    fedinit.__module__ = catalog.five_papers.__name__  # it stands for a later version of shoal
     monkeypatch.setitem(catalog.METHODS, "fedinit", fedinit)
-    Run.resume(tmp_path / "a").play()
+    DurableRun.resume(tmp_path / "a").play()
     assert rounds(tmp_path / "a") == rounds(tmp_path / "whole")
 
 
@@ -152,8 +151,10 @@ def test_a_run_of_0_1_goes_on_with_another_engine(
 
 def test_it_may_be_stopped_again_after_it_became_a_run_of_today(tmp_path: Path) -> None:
     shutil.copytree(OLD, tmp_path / "old")
-    Run.resume(tmp_path / "old", changes=["engine=stacked"]).close()  # its checkpoint is 0.1's
-    Run.resume(tmp_path / "old").play()
+    DurableRun.resume(
+        tmp_path / "old", changes=["engine=stacked"]
+    ).close()  # its checkpoint is 0.1's
+    DurableRun.resume(tmp_path / "old").play()
     assert rounds(tmp_path / "old")[-1]["theta"] == pytest.approx(OLD_END, abs=1e-9)
 
 
@@ -169,7 +170,7 @@ def test_a_person_gets_the_defaults_of_today(tmp_path: Path) -> None:
 def test_a_run_may_go_on_with_another_engine_and_nothing_else(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Run.create(tmp_path / "whole", from_mapping(stateful())).play()
+    DurableRun.create(tmp_path / "whole", from_mapping(stateful())).play()
     cut(tmp_path / "a", stateful())
     assert call(["resume", str(tmp_path / "a"), "--set", "local.rate=0.2"]) == 2
     assert "local.rate=0.2: would make it another run" in capsys.readouterr().err
@@ -185,7 +186,7 @@ def test_a_config_that_was_edited_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a" / "config.yaml"
     path.write_text(path.read_text().replace("beta: 0.1", "beta: 0.2"))
     with pytest.raises(UserError, match="is not the config this run was started with"):
-        Run.resume(tmp_path / "a")
+        DurableRun.resume(tmp_path / "a")
 
 
 def test_paths_and_engines_are_no_part_of_the_hash() -> None:
@@ -203,7 +204,7 @@ def test_runs_share_their_data_whether_or_not_options_are_written_out() -> None:
 def test_infinity_is_written_too(tmp_path: Path) -> None:
     values = stateful(method=["fedavg", {"early_stop": {"gamma": float("inf")}}])
     cut(tmp_path / "a", values)
-    run = Run.resume(tmp_path / "a")
+    run = DurableRun.resume(tmp_path / "a")
     assert run.plan.settings.method == build(from_mapping(values)).settings.method
     run.close()
     assert written(tmp_path / "a")["method"][1]["early_stop"]["gamma"] == float("inf")
@@ -221,6 +222,6 @@ def test_a_default_that_no_config_can_say_is_left_to_the_code(tmp_path: Path) ->
         "model": "with_an_activation",
         "world": {"name": "still", "members": 3, "rounds": 1, "partition": "iid"},
     }
-    Run.create(tmp_path / "a", from_mapping(values)).play()
+    DurableRun.create(tmp_path / "a", from_mapping(values)).play()
     written = yaml.safe_load((tmp_path / "a" / "config.yaml").read_text())
     assert written["model"] == {"name": "with_an_activation", "init": "random", "width": 3}

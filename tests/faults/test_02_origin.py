@@ -21,8 +21,8 @@ from shoal.api import play
 from shoal.cli import call
 from shoal.config import from_mapping
 from shoal.config.build import build
-from shoal.origin import origin_of
-from shoal.runner import Run
+from shoal.runs.origin import origin_of
+from shoal.runs.run import DurableRun
 
 ROWS = 60
 
@@ -56,7 +56,7 @@ def begun(directory: Path, values: dict[str, Any]) -> Path:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Run.create(directory, from_mapping(values)).play(stop)
+        DurableRun.create(directory, from_mapping(values)).play(stop)
     return directory
 
 
@@ -168,7 +168,7 @@ from pathlib import Path
 from torch import nn
 from shoal import models
 from shoal.config import from_mapping
-from shoal.runner import Run
+from shoal.runs.run import DurableRun as Run
 
 @models.model("mine")
 def mine(shape, classes, *, width=4):
@@ -220,7 +220,7 @@ HOLDER = """
 import sys, time
 from pathlib import Path
 from shoal.config import from_mapping
-from shoal.runner import Run
+from shoal.runs.run import DurableRun as Run
 
 def wait(record, rounds):
     print(record["round"], flush=True)

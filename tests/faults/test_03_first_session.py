@@ -12,11 +12,11 @@ import yaml
 
 import shoal
 from shoal.config import Config, from_mapping
-from shoal.config.dialect import Loader
-from shoal.config.method import complete
-from shoal.config.old_defaults import UNNAMED, filled
-from shoal.reproduce.cells import Cell, cells_of, run_name
-from shoal.reproduce.recipe import papers, recipes
+from shoal.config.read import Loader
+from shoal.config.version_0_1 import UNNAMED, filled
+from shoal.methods.catalog.registry import complete
+from shoal.papers.cells import Cell, cells_of, run_name
+from shoal.papers.recipe import papers, recipes
 
 ARCHIVES = Path(__file__).parents[2] / "docs" / "results" / "runs"
 FOUR = ("dynamic_init", "previous", "average", "continuous")

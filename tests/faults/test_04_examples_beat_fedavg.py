@@ -14,11 +14,11 @@ import pytest
 import torch
 import yaml
 
-from shoal import demo
 from shoal.api import play
+from shoal.cli import demo
 from shoal.config.build import build
-from shoal.config.config import from_mapping
-from shoal.reports.pairs import interval
+from shoal.config.schema import from_mapping
+from shoal.reports.versus import interval
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 EXAMPLE = yaml.safe_load(next(re.finditer(r"```yaml\n(.*?)```", README, re.DOTALL))[1])

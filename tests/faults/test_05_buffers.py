@@ -12,16 +12,16 @@ from support import SmallWorld, play, settings_for
 from torch import Tensor, nn
 
 from shoal import catalog
+from shoal.core.errors import UserError
+from shoal.core.task import ModuleTask
+from shoal.core.tree import Tree
+from shoal.core.types import Model
 from shoal.engines.api import Engine, Order, Results
 from shoal.engines.loop import Loop
 from shoal.engines.stacked.engine import Stacked
-from shoal.errors import UserError
-from shoal.method import Method
+from shoal.methods.method import Method
+from shoal.methods.parts.session_starts import SessionStart, mixed
 from shoal.models import build
-from shoal.parts.session import SessionStart, mixed
-from shoal.task import ModuleTask
-from shoal.tree import Tree
-from shoal.types import Model
 
 SESSIONS = SmallWorld(
     rows=(8,), rounds=8, shifts={2: "members", 4: "members", 6: "members"}, dtype=torch.float64

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from shoal import comparison
 from shoal.cli.app import app
-from shoal.config.config import from_mapping
-from shoal.runner import Run
+from shoal.config.schema import from_mapping
+from shoal.methods import catalog
+from shoal.papers import comparison
+from shoal.runs.run import DurableRun
 
 BASE: dict[str, Any] = {
     "seed": 1,
@@ -25,7 +26,7 @@ BASE: dict[str, Any] = {
 
 def played(where: Path, method: Any, rate: float = 0.02) -> dict[str, Any]:
     config = BASE | {"method": method, "local": BASE["local"] | {"rate": rate}}
-    Run.create(where, from_mapping(config)).play()
+    DurableRun.create(where, from_mapping(config)).play()
     found: dict[str, Any] = json.loads((where / "summary.json").read_text())
     return found
 
@@ -69,7 +70,7 @@ def test_compare_names_the_control_or_how_to_run_it(
 def test_every_method_compared_has_fedagg_s_control(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = {name: comparison.METHODS[name] for name in ("fedavg", "fedagg")}
+    names = {name: catalog.METHODS[name] for name in ("fedavg", "fedagg")}
     monkeypatch.setattr(comparison, "METHODS", names)
     stories = comparison.compare_all(tmp_path, lambda text: None, BASE)
     assert [s.path.name for s in stories] == ["fedavg", "fedagg", "fedavg_at_fedagg_rate"]

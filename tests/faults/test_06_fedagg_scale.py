@@ -13,8 +13,8 @@ import torch
 from shoal import catalog
 from shoal.engines.loop import Loop
 from shoal.engines.stacked.engine import Stacked
-from shoal.parts.rates import ControlledRate
-from shoal.verify.play import play, settings_of
+from shoal.methods.parts.mean_field_rates import ControlledRate
+from shoal.papers.worked_examples.play import play, settings_of
 
 Vector = Any  # an array of float64
 

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 import shoal
-from shoal.errors import UserError
+from shoal.core.errors import UserError
+from shoal.core.task import ModuleTask
 from shoal.models.registry import model
-from shoal.task import ModuleTask
-from shoal.verify.run import verify_case
+from shoal.papers.worked_examples.run import verify_case
 
 Floats = list[list[float]]
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from shoal.config.build import build
-from shoal.config.config import from_mapping
-from shoal.verify.run import verify_case
-from shoal.worlds.base import gathered
+from shoal.config.schema import from_mapping
+from shoal.core.world_protocol import gathered
+from shoal.papers.worked_examples.run import verify_case
 from shoal.worlds.quadratic import Quadratics, Segment
 
 

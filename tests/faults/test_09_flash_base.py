@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from verify.small_world import SmallWorld, run, trajectory
+from papers.worked_examples.small_world import SmallWorld, run, trajectory
 
 from shoal import catalog
-from shoal.parts.drift_aware import DriftAware
-from shoal.parts.early_stop import EarlyStop
-from shoal.parts.rates_kept import RememberedRate
-from shoal.verify.play import play, settings_of
+from shoal.methods.parts.adaptive_work import EarlyStop
+from shoal.methods.parts.remembered_rates import RememberedRate
+from shoal.methods.parts.server_optimizers import DriftAware
+from shoal.papers.worked_examples.play import play, settings_of
 
 BASES = ("adam", "yogi", "adagrad")
 

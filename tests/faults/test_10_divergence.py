@@ -13,17 +13,17 @@ from torch import Tensor
 
 import shoal
 from shoal import catalog
-from shoal.config.config import from_mapping
-from shoal.config.old_defaults import filled
-from shoal.errors import UserError
-from shoal.federation import Settings
-from shoal.method import Method
-from shoal.reproduce.measures import RunFiles, measured
-from shoal.verify.play import History, RecordingPart, play
-from shoal.verify.run import verify_case
+from shoal.config.schema import from_mapping
+from shoal.config.version_0_1 import filled
+from shoal.core.errors import UserError
+from shoal.methods.method import Method
+from shoal.papers.measures import RunFiles, measured
+from shoal.papers.worked_examples.play import History, RecordingPart, play
+from shoal.papers.worked_examples.run import verify_case
+from shoal.rounds.state import Settings
 from tests.support import SmallWorld, settings_for, small_task
 
-EXAMPLES = Path(__file__).parent.parent / "verify" / "examples_right.json"
+EXAMPLES = Path(__file__).parents[1] / "papers" / "worked_examples" / "examples_right.json"
 WATCHED = Method("recorder", (RecordingPart(),), base=False)
 
 

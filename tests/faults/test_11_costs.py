@@ -10,9 +10,9 @@ import shoal
 from shoal import catalog
 from shoal.engines.loop import Loop
 from shoal.engines.stacked.engine import Stacked
-from shoal.method import Method
-from shoal.parts.drift_models import ModelPerDrift
-from shoal.round import RoundReport
+from shoal.methods.method import Method
+from shoal.methods.parts.several_models import ModelPerDrift
+from shoal.rounds.play import RoundReport
 from tests.support import SmallWorld, play, settings_for, small_task
 
 CLIENTS = 6

@@ -11,18 +11,19 @@ from typing import Any
 
 import torch
 
-from shoal import catalog, checkpoint
+from shoal import catalog
+from shoal.core.tree import Tree
+from shoal.core.types import ClientData, Job, Kind, Model
 from shoal.engines.api import Order, Results
 from shoal.engines.loop import Loop
-from shoal.federation import Federation, Settings
-from shoal.guard import Guard
-from shoal.method import Method
-from shoal.part import Part
-from shoal.parts.drift_models import ModelPerDrift
-from shoal.round import play_round
-from shoal.tree import Tree
-from shoal.types import ClientData, Job, Kind, Model
-from shoal.view import ServerView, View
+from shoal.methods.method import Method
+from shoal.methods.parts.several_models import ModelPerDrift
+from shoal.methods.slots import Part
+from shoal.methods.view import ServerView, View
+from shoal.rounds.play import play_round
+from shoal.rounds.state import Federation, Settings
+from shoal.rounds.uploads import Guard
+from shoal.runs import checkpoint
 from tests.support import SmallWorld, play, settings_for, small_task
 
 

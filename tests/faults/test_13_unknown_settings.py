@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from shoal.cli.app import app
-from shoal.verify.run import verify_case, verify_file
+from shoal.papers.worked_examples.run import verify_case, verify_file
 
 FEDAVG: dict[str, Any] = {
     "id": "fedavg",

@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 import support
 import torch
-from verify.by_numpy import Base, Data
-from verify.drawn import BASES, Case, batches, checked, data_of, weights_of
+from papers.worked_examples.by_numpy import Base, Data
+from papers.worked_examples.drawn import BASES, Case, batches, checked, data_of, weights_of
 
 import shoal
 from shoal import catalog
-from shoal.config.load import read
+from shoal.config.read import read
+from shoal.core.errors import UserError
 from shoal.engines.stacked.engine import Stacked
-from shoal.errors import UserError
-from shoal.parts.rates import ControlledRate
-from shoal.reproduce.cells import cells_of
-from shoal.reproduce.recipe import Recipe, load_recipe
-from shoal.verify.play import play, settings_of
+from shoal.methods.parts.mean_field_rates import ControlledRate
+from shoal.papers.cells import cells_of
+from shoal.papers.recipe import Recipe, load_recipe
+from shoal.papers.worked_examples.play import play, settings_of
 
 
 # ---- recipes -------------------------------------------------------------------------------------

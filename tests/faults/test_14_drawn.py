@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from verify.by_numpy import Base
-from verify.drawn import BASES, Case, batches, checked, data_of, weights_of
+from papers.worked_examples.by_numpy import Base
+from papers.worked_examples.drawn import BASES, Case, batches, checked, data_of, weights_of
 
 
 def towards(x: Any, at: Any, on: Any, strength: float) -> Any:

@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from shoal.api import play
-from shoal.config.build import Plan, build
-from shoal.config.config import from_mapping
+from shoal.config.build import RunPlan, build
+from shoal.config.schema import from_mapping
+from shoal.core.errors import UserError
+from shoal.core.types import Pool
 from shoal.data.sources import Dataset
-from shoal.errors import UserError
-from shoal.reproduce.cells import run_name
-from shoal.types import Pool
+from shoal.papers.cells import run_name
 from shoal.worlds.build import build as build_world
-from shoal.worlds.composed import Composed
-from shoal.worlds.own_tests import own_rows
+from shoal.worlds.own_rows import own_rows
+from shoal.worlds.world import Composed
 
 STILL = {"name": "still", "members": 6, "rounds": 2, "partition": "iid"}
 
@@ -33,7 +33,7 @@ def made(rows: int = 120, classes: int = 4, groups: int | None = None) -> Datase
     return Dataset("made", Pool(x, y), tests, classes, (8,), owner, whose)
 
 
-def plan(data: Dataset, **changes: Any) -> Plan:
+def plan(data: Dataset, **changes: Any) -> RunPlan:
     values = {"world": STILL, "evaluate": {"on": "members"}, "engine": "loop", **changes}
     values.setdefault("model", {"name": "mlp", "hidden": [32]})
     return build(from_mapping(values), data=data)

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from shoal.config.config import Evaluate
+from shoal.config.schema import Evaluate
 from shoal.metrics.figures import figures
-from shoal.metrics.recovery import Recovery
+from shoal.metrics.shifts import Recovery
 
 
 def records(curve: list[float | None], *shifts: int) -> list[dict[str, Any]]:

@@ -15,11 +15,11 @@ from typer.testing import CliRunner
 
 import shoal
 from shoal.cli.app import app
-from shoal.config.config import from_mapping
+from shoal.config.schema import from_mapping
 from shoal.reports.html import page as report
 from shoal.reports.page_data import read_page
 from shoal.reports.versus import versus
-from shoal.runner import Run
+from shoal.runs.run import DurableRun
 
 BASE: dict[str, Any] = {
     "seed": 7,
@@ -39,7 +39,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
         name = json.dumps(changes, sort_keys=True)
         if name not in known:
             known[name] = folder / str(len(known))
-            Run.create(known[name], from_mapping(BASE | changes)).play()
+            DurableRun.create(known[name], from_mapping(BASE | changes)).play()
         return known[name]
 
     return play
@@ -150,7 +150,9 @@ def test_other_rows_under_one_name_are_not_paired(tmp_path: Path) -> None:
         lines = [f"{k + moved},{k % 7},{y}" for k, y in enumerate(labels)]
         (tmp_path / "rows.csv").write_text("\n".join(["a,b,y", *lines]))
         data = {"path": str(tmp_path / "rows.csv"), "y": "y"}
-        Run.create(tmp_path / method, from_mapping({**BASE, "data": data, "method": method})).play()
+        DurableRun.create(
+            tmp_path / method, from_mapping({**BASE, "data": data, "method": method})
+        ).play()
         runs.append(tmp_path / method)
     found = told(*runs)
     assert found["pairs"] == [] and "their data differ (training rows" in found["apart"][0]["why"]

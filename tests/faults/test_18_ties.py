@@ -12,21 +12,21 @@ import torch
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from papers.worked_examples.small_world import quadratics
+from papers.worked_examples.small_world import settings_for as quadratic_settings
 from torch import Tensor
 from typer.testing import CliRunner
-from verify.small_world import quadratics
-from verify.small_world import settings_for as quadratic_settings
 
 import shoal
 from shoal import catalog
 from shoal.cli.app import app
-from shoal.federation import blank_view
-from shoal.part import Part
-from shoal.parts.aggregators import CoordinateMedian, Krum, NormClip, TrimmedMean
-from shoal.parts.early_stop import EarlyStop, Progress
-from shoal.parts.select import lowest
-from shoal.types import Model
-from shoal.view import Uploads
+from shoal.core.types import Model
+from shoal.methods.parts.adaptive_work import EarlyStop, EpochProgress
+from shoal.methods.parts.aggregators import CoordinateMedian, Krum, NormClip, TrimmedMean
+from shoal.methods.parts.several_models import lowest
+from shoal.methods.slots import Part
+from shoal.methods.view import Uploads
+from shoal.rounds.state import blank_view
 
 DOUBLE = torch.float64
 
@@ -169,14 +169,14 @@ def test_early_stopping_goes_on_where_rounding_says_that_nothing_changes(dtype: 
 
     class Seen:
         epoch = 3
-        scratch: Progress
+        scratch: EpochProgress
 
     for rises, stops in ((torch.finfo(dtype).eps, False), (1e-3, True)):
         view = Seen()
         loss = torch.tensor(1.0, dtype=dtype)
-        view.scratch = Progress(loss, loss + rises)
+        view.scratch = EpochProgress(loss, loss + rises)
         assert bool(EarlyStop(gamma=0.0).stop(view)) is stops  # type: ignore[arg-type]
-    view.scratch = Progress(torch.tensor(float("inf")), torch.tensor(2.0))
+    view.scratch = EpochProgress(torch.tensor(float("inf")), torch.tensor(2.0))
     assert not bool(EarlyStop(l0="inf").stop(view))  # type: ignore[arg-type]
 
 

@@ -12,7 +12,7 @@ import yaml
 
 import shoal
 from shoal.cli import call
-from shoal.errors import UserError
+from shoal.core.errors import UserError
 
 ROWS = range(60)
 DAYS = [f"2023-01-{day}" for day in range(10, 30)]

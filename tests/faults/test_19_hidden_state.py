@@ -12,12 +12,11 @@ from torch import Tensor
 
 import shoal
 from shoal import catalog
-from shoal.errors import UserError
-from shoal.hidden_state import Attributes
-from shoal.method import Method
-from shoal.part import Part, Stepped
-from shoal.tree import Tree
-from shoal.view import ServerView, View
+from shoal.core.errors import UserError
+from shoal.core.tree import Tree
+from shoal.methods.method import Attributes, Method
+from shoal.methods.slots import Part, Stepped
+from shoal.methods.view import ServerView, View
 
 WORLD = {"name": "churn", "members": 8, "sessions": 2, "rounds_per_session": 2}
 STILL = {"name": "still", "members": 4, "rounds": 3, "partition": "iid"}
@@ -108,12 +107,12 @@ def test_what_is_computed_once_is_no_state() -> None:
 def test_nothing_is_written(tmp_path: Path) -> None:
     from shoal.config import from_mapping
     from shoal.config.build import build
-    from shoal.runner import Run
+    from shoal.runs.run import DurableRun
 
     values: dict[str, Any] = {"data": "digits", "model": "linear", "world": STILL}
     config = from_mapping({**values, "engine": "loop"})
     with pytest.raises(UserError, match="part Collects"):
-        Run.create(
+        DurableRun.create(
             tmp_path / "a", config, planned=lambda c: build(c, Method("mine", (Collects(),)))
         )
     assert not (tmp_path / "a").exists()

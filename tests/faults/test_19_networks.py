@@ -18,11 +18,11 @@ from shoal.api import play
 from shoal.cli import call
 from shoal.config import from_mapping
 from shoal.config.build import build
+from shoal.core.errors import UserError
+from shoal.core.task import ModuleTask
+from shoal.core.types import Pool
 from shoal.data.sources import Dataset
-from shoal.errors import UserError
 from shoal.models.registry import model
-from shoal.task import ModuleTask
-from shoal.types import Pool
 
 ENGINES = ("loop", "stacked")
 WORLD = {"name": "classes", "members": 3, "stages": 2, "rounds_per_stage": 1, "partition": "iid"}

@@ -8,7 +8,7 @@ import pytest
 
 import shoal
 from shoal.cli import call
-from shoal.errors import UserError
+from shoal.core.errors import UserError
 
 CONFIG = "problem: quadratic\nengine: loop\n"
 

@@ -12,8 +12,8 @@ import shoal
 from shoal import catalog
 from shoal.config import from_mapping
 from shoal.config.build import build
-from shoal.domains import described
-from shoal.errors import UserError
+from shoal.core.errors import UserError
+from shoal.core.setting_types import described
 
 SETTINGS = [
     (name, setting)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from worlds.specs import EXAMPLES
 
+from shoal.core.errors import UserError
 from shoal.data.sources import Dataset, load
-from shoal.errors import UserError
 from shoal.worlds.build import build
 
 VALUES = (-1, 0, 1e308, math.inf, "x", True, [], None, {}, [math.nan], 10**30)

@@ -16,7 +16,7 @@ from small_runs import content, stateful
 
 from shoal.cli import call
 from shoal.config import from_mapping
-from shoal.runner import Run
+from shoal.runs.run import DurableRun
 
 
 def whole(directory: Path) -> bool:
@@ -35,10 +35,10 @@ def test_any_write_may_be_the_one_that_fails(
 ) -> None:  # fmt: skip
     """The first writes are those of a round's two logs and of a checkpoint, the last ones those of
     the files at the end."""
-    Run.create(tmp_path / "other", from_mapping(stateful())).play()
+    DurableRun.create(tmp_path / "other", from_mapping(stateful())).play()
     config = tmp_path / "config.yaml"
     config.write_text(yaml.safe_dump(stateful()))
-    run = Run.create(tmp_path / "a", from_mapping(stateful()))
+    run = DurableRun.create(tmp_path / "a", from_mapping(stateful()))
     run.close()
     calls = 0
     sync = os.fsync
@@ -98,5 +98,5 @@ def test_a_disk_that_fills_up(
     assert whole(run)
     ballast.unlink()
     assert call(["resume", str(run)]) == 0
-    Run.create(tmp_path / "other", from_mapping(values)).play()
+    DurableRun.create(tmp_path / "other", from_mapping(values)).play()
     assert content(run) == content(tmp_path / "other")

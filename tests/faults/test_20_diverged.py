@@ -12,8 +12,8 @@ import yaml
 from shoal.cli import call
 from shoal.config import from_mapping
 from shoal.config.build import build
-from shoal.diverged import diverged
-from shoal.runner import initial_loss
+from shoal.runs.directory import diverged
+from shoal.runs.run import initial_loss
 
 QUADRATIC: dict[str, Any] = {
     "problem": {"a": [1.0, 2.0], "b": [1.0, -1.0], "n": [1, 1], "w0": [0.0], "rounds": 40},

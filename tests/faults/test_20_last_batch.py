@@ -15,10 +15,10 @@ from torch import nn
 
 import shoal
 from shoal.cli import call
-from shoal.engines.workers.shares import Job, frame_of, order_from
-from shoal.errors import UserError
-from shoal.lone_rows import fewest_rows
+from shoal.core.errors import UserError
+from shoal.engines.workers.shares import ShareJob, frame_of, order_from
 from shoal.models.registry import model
+from shoal.rounds.orders import fewest_rows
 
 EQUAL = {"name": "still", "members": 5, "rounds": 2, "partition": "iid"}
 ENGINES = ("loop", "stacked")
@@ -140,10 +140,9 @@ def test_other_machines_are_told(tmp_path: Path) -> None:
     from support import SmallWorld, settings_for, small_task
 
     from shoal import catalog
-    from shoal.context import Round
-    from shoal.federation import Federation
-    from shoal.orders import make_order
-    from shoal.types import Job as Turn
+    from shoal.core.types import Job as Turn
+    from shoal.rounds.orders import make_order
+    from shoal.rounds.state import Federation, Round
 
     world = SmallWorld()
     task = small_task("linear", world)
@@ -152,5 +151,5 @@ def test_other_machines_are_told(tmp_path: Path) -> None:
     federation = Federation.fresh(settings, task.initial(0), first, 0.1)
     order = make_order(Round(federation, settings, first), 0, [Turn(0)])
     same = lambda leaf: leaf  # noqa: E731
-    sent = order_from(Job(0, frame_of(order, same), ()), settings.program, same)
+    sent = order_from(ShareJob(0, frame_of(order, same), ()), settings.program, same)
     assert sent.last_batch == "merge"

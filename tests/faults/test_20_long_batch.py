@@ -10,7 +10,7 @@ import torch
 
 import shoal
 from shoal.cli import call
-from shoal.orders import LONG, bounded
+from shoal.rounds.orders import LONG, bounded
 
 DIRICHLET = {"name": "dirichlet", "alpha": 0.3}
 

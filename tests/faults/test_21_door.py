@@ -21,7 +21,7 @@ pytest.importorskip("flwr")
 
 import uvicorn
 
-from shoal.errors import UserError
+from shoal.core.errors import UserError
 from shoal.flower.keys import make_certificates
 from shoal.flower.operations.owner import Owner
 from shoal.flower.operations.superlink import (

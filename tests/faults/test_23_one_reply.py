@@ -19,13 +19,12 @@ pytest.importorskip("flwr")
 
 from flower.local_grid import LocalGrid, Small, add_nodes, agreement, rows_of, serve, some_keys
 
-from shoal import catalog, tree
-from shoal.accumulate import Accumulator
-from shoal.context import Round
+from shoal import catalog
+from shoal.core import tree
+from shoal.core.errors import UserError
+from shoal.core.types import Job
 from shoal.engines.api import Member
 from shoal.engines.loop import train_one
-from shoal.errors import UserError
-from shoal.federation import Federation
 from shoal.flower import masking, messages, wire
 from shoal.flower.keys import Key
 from shoal.flower.masking import Secure
@@ -45,9 +44,9 @@ from shoal.flower.operations.up import FederationFolder, UpOptions
 from shoal.flower.server.engine import GridEngine
 from shoal.flower.server.sessions import LiveWorld
 from shoal.flower.wire import WireError
-from shoal.guard import Guard
-from shoal.orders import make_order
-from shoal.types import Job
+from shoal.rounds.orders import make_order
+from shoal.rounds.state import Federation, Round
+from shoal.rounds.uploads import Accumulator, Guard
 
 EVIL, ROUNDS = 3, 3
 Twist = Callable[[bytes, bytes], tuple[bytes, bytes]]

@@ -25,12 +25,12 @@ import yaml
 
 from shoal.cli import call
 from shoal.config import load as load_config
-from shoal.data import own
-from shoal.data.folders import tree
-from shoal.errors import UserError
-from shoal.reports.names import method_name
-from shoal.reproduce.play import unpack
-from shoal.worlds.traces import read_traces
+from shoal.core.errors import UserError
+from shoal.data import tables
+from shoal.data.file_formats import tree
+from shoal.papers.play import unpack
+from shoal.reports.findings import method_name
+from shoal.worlds.members.availability import read_traces
 
 RUN = {
     "data": "digits",
@@ -60,7 +60,7 @@ def _nothing_ran() -> Iterator[None]:
 @pytest.fixture
 def _little_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bombs of megabytes do for a test: the bound is a megabyte, instead of two gigabytes."""
-    from shoal import untrusted
+    from shoal.core import files as untrusted
 
     monkeypatch.setattr(untrusted, "FREE", 1 << 20)
     monkeypatch.setattr(untrusted, "RATIO", 2)
@@ -122,8 +122,8 @@ def test_yaml(case: str, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
 @pytest.mark.timeout(60)
 def test_yaml_of_others_runs(case: str, tmp_path: Path, capsys: Any) -> None:
     """A run directory that somebody sent: its report, its line in the list of runs."""
-    from shoal.rundir import RunDir
-    from shoal.watch.card import read_facts
+    from shoal.reports.watch.runs import read_facts
+    from shoal.runs.directory import RunDir
 
     where = played(tmp_path)
     where.config.write_text(YAMLS[case])
@@ -134,7 +134,7 @@ def test_yaml_of_others_runs(case: str, tmp_path: Path, capsys: Any) -> None:
 
 
 def played(folder: Path) -> Any:
-    from shoal.rundir import RunDir
+    from shoal.runs.directory import RunDir
 
     config = folder / "config.yaml"
     config.write_text(yaml.safe_dump(RUN))
@@ -165,7 +165,7 @@ def test_arrays_of_objects(tmp_path: Path) -> None:
     torch.save({"x": Runs()}, tmp_path / "t.npy")
     for name in ("x.npy", "x.npz", "p.npy", "t.npz", "t.npy"):
         with pytest.raises(UserError, match="cannot be read"):
-            own.read(tmp_path / name)
+            tables.read(tmp_path / name)
 
 
 @pytest.mark.timeout(60)
@@ -217,7 +217,7 @@ def test_model_files_are_not_pickles(tmp_path: Path, capsys: Any) -> None:
 @pytest.mark.parametrize("kind", ["pickle", "offsets"])
 def test_checkpoints_that_lie(tmp_path: Path, capsys: Any, kind: str) -> None:
     """Whoever can write a checkpoint can write its checksums too."""
-    from shoal.shards import sha
+    from shoal.runs.checkpoint import sha
 
     where = played(tmp_path)
     where.summary.unlink()
@@ -372,10 +372,10 @@ def test_zips_and_arrays_of_gigabytes(tmp_path: Path, _little_room: None) -> Non
         pass
     np.savez_compressed(tmp_path / "bomb.npz", x=np.zeros(4 << 20, np.float32))
     with pytest.raises(UserError, match="would unpack to"):
-        own.read(tmp_path / "bomb.npz")
+        tables.read(tmp_path / "bomb.npz")
     (tmp_path / "bomb.csv.gz").write_bytes(gzip.compress(b"x,y\n" + b"0,0\n" * (4 << 20)))
     with pytest.raises(UserError, match="unpacks to more"):
-        own.read(tmp_path / "bomb.csv.gz")
+        tables.read(tmp_path / "bomb.csv.gz")
 
 
 def test_headers_of_arrays_that_lie(tmp_path: Path) -> None:
@@ -388,7 +388,7 @@ def test_headers_of_arrays_that_lie(tmp_path: Path) -> None:
         packed.writestr("x.npy", out.getvalue() + bytes(64))
     for name in ("x.npy", "x.npz"):
         with pytest.raises(UserError, match="cannot be read"):
-            own.read(tmp_path / name)
+            tables.read(tmp_path / name)
 
 
 def test_parquet_of_gigabytes(tmp_path: Path, _little_room: None) -> None:
@@ -399,13 +399,13 @@ def test_parquet_of_gigabytes(tmp_path: Path, _little_room: None) -> None:
     parquet.write_table(table, tmp_path / "x.parquet")
     assert (tmp_path / "x.parquet").stat().st_size < 1 << 20
     with pytest.raises(UserError, match="would unpack to"):
-        own.read(tmp_path / "x.parquet")
+        tables.read(tmp_path / "x.parquet")
 
 
 def test_downloads_end(tmp_path: Path, monkeypatch: Any) -> None:
     """A server that never stops sending fills no disk."""
-    from shoal.data import fetch
-    from shoal.data.remote import Remote
+    from shoal.data import download
+    from shoal.data.download import Remote
 
     class Answer:
         headers: dict[str, str] = {}
@@ -418,11 +418,11 @@ def test_downloads_end(tmp_path: Path, monkeypatch: Any) -> None:
         def read(self, size: int) -> bytes:
             return bytes(size)
 
-    monkeypatch.setattr(fetch, "urlopen", lambda *args, **kwargs: Answer())
-    monkeypatch.setattr(fetch, "MOST", 1 << 20, raising=False)
+    monkeypatch.setattr(download, "urlopen", lambda *args, **kwargs: Answer())
+    monkeypatch.setattr(download, "MOST", 1 << 20, raising=False)
     for size in (None, 1 << 18):
         with pytest.raises(UserError, match="more than"):
-            fetch.fetch(Remote("https://example.org/f", "f", size=size), tmp_path, "data")
+            download.fetch(Remote("https://example.org/f", "f", size=size), tmp_path, "data")
     assert not list(tmp_path.iterdir())
 
 

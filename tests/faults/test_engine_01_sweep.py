@@ -8,8 +8,8 @@ from typing import Any
 from small_runs import content
 
 from shoal.config import from_mapping
-from shoal.runner import Run
-from shoal.sweep import play_all
+from shoal.runs.run import DurableRun
+from shoal.runs.sweep import play_all
 
 CONFIG: dict[str, Any] = {
     "data": {"name": "digits"},
@@ -36,7 +36,7 @@ def test_seeds_in_a_sweep_are_what_they_are_alone(tmp_path: Path) -> None:
             configs, "finished"
         )
     for name, config in configs.items():
-        Run.create(tmp_path / "alone" / name, config).play()
+        DurableRun.create(tmp_path / "alone" / name, config).play()
         alone = content(tmp_path / "alone" / name)
         assert content(tmp_path / "once" / name) == alone
         assert content(tmp_path / "again" / name) == alone

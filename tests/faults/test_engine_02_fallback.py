@@ -11,13 +11,13 @@ import torch
 from support import SmallWorld, play, settings_for
 from torch import Tensor, nn
 
+from shoal.core.task import ModuleTask
 from shoal.engines.loop import Loop
 from shoal.engines.stacked import plan
 from shoal.engines.stacked.engine import Stacked
-from shoal.method import Method
-from shoal.part import Part
-from shoal.task import ModuleTask
-from shoal.view import GradFn, View
+from shoal.methods.method import Method
+from shoal.methods.slots import Part
+from shoal.methods.view import GradFn, View
 
 
 class Slow(nn.Module):

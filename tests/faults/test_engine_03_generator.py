@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from shoal import models, run
-from shoal.task import ModuleTask
+from shoal.core.task import ModuleTask
 
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "mlp": lambda: models.build("mlp", (6,), 3, hidden=(7,)),

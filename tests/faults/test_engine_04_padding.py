@@ -11,16 +11,14 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from shoal import catalog, run
-from shoal.context import Round
+from shoal.core.task import ModuleTask
+from shoal.core.types import Job
 from shoal.engines.api import Engine
-from shoal.engines.batches import epoch_order
-from shoal.engines.loop import Loop
+from shoal.engines.loop import Loop, epoch_order
 from shoal.engines.stacked.engine import Stacked
-from shoal.federation import Federation, Settings
 from shoal.models.registry import model
-from shoal.orders import make_order
-from shoal.task import ModuleTask
-from shoal.types import Job
+from shoal.rounds.orders import make_order
+from shoal.rounds.state import Federation, Round, Settings
 
 ROWS = (12, 7, 20, 13, 5, 9)
 OTHERS = (1, 2, 3, 4, 5)  # client 0, whose first row is row 0 of the pool, never takes part

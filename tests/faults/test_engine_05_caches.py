@@ -11,14 +11,14 @@ from support import SmallWorld, play, settings_for, small_task
 from torch import Tensor, nn
 
 from shoal import run
+from shoal.core.tree import Tree
+from shoal.core.types import Outputs, Terms
 from shoal.engines.loop import Loop
 from shoal.engines.stacked.engine import Stacked
-from shoal.method import Method
+from shoal.methods.method import Method
+from shoal.methods.slots import Part, Sent, Stepped
+from shoal.methods.view import ServerView, View
 from shoal.models import registry
-from shoal.part import Part, Sent, Stepped
-from shoal.tree import Tree
-from shoal.types import Outputs, Terms
-from shoal.view import ServerView, View
 
 
 class Turned(nn.Module):

@@ -6,10 +6,10 @@ import torch
 from support import SmallWorld, play, settings_for
 
 from shoal import catalog, models
+from shoal.core.task import ModuleTask
 from shoal.engines.stacked.engine import Stacked
-from shoal.federation import Settings
-from shoal.method import Method
-from shoal.task import ModuleTask
+from shoal.methods.method import Method
+from shoal.rounds.state import Settings
 
 
 def settings_of(method: Method) -> Settings:
@@ -32,17 +32,16 @@ def test_a_round_gives_the_same_bits_first_and_later() -> None:
     settings = settings_of(catalog.fedprox(mu=0.1))
     federation, _, thetas = play(settings, Stacked(threads=1), 2)
     played, _, _ = play(settings, Stacked(threads=1), 1)
-    from shoal.round import play_round
+    from shoal.rounds.play import play_round
 
     play_round(played, settings, settings.world.at(1), Stacked(threads=1))
     assert torch.equal(played.models[0].theta, thetas[-1])
 
 
 def test_the_plan_is_the_same_before_and_after() -> None:
-    from shoal.context import Round
-    from shoal.federation import Federation
-    from shoal.orders import make_order
-    from shoal.types import Job
+    from shoal.core.types import Job
+    from shoal.rounds.orders import make_order
+    from shoal.rounds.state import Federation, Round
 
     settings = settings_of(catalog.fedprox(mu=0.1))
     world = settings.world

@@ -13,10 +13,10 @@ from torch import Tensor
 from shoal import run
 from shoal.cli import main as command_line
 from shoal.config import from_mapping
-from shoal.method import Method
-from shoal.part import Part
-from shoal.runner import Run
-from shoal.view import GradFn, View
+from shoal.methods.method import Method
+from shoal.methods.slots import Part
+from shoal.methods.view import GradFn, View
+from shoal.runs.run import DurableRun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +41,12 @@ def test_a_note_is_told_at_once_and_not_again_after_a_resume(tmp_path: Path) -> 
     """What is said in an earlier part of a run is known to the later one."""
     told: list[str] = []
 
-    def begun(where: Path) -> Run:
-        run = Run.resume(where) if where.exists() else Run.create(where, from_mapping(stateful()))
+    def begun(where: Path) -> DurableRun:
+        run = (
+            DurableRun.resume(where)
+            if where.exists()
+            else DurableRun.create(where, from_mapping(stateful()))
+        )
         run.player.notes.listen = told.append
         run.player.notes.add("something was lost")
         return run

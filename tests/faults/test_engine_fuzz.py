@@ -13,23 +13,20 @@ from torch.nn.functional import batch_norm, scaled_dot_product_attention
 
 import shoal
 from shoal import catalog
-from shoal.context import Round
+from shoal.core.errors import UserError
+from shoal.core.pure_layers import lone_layer
+from shoal.core.task import ModuleTask
+from shoal.core.tree import leaves
+from shoal.core.types import ClientData, Job, Model
 from shoal.engines.loop import Loop
 from shoal.engines.stacked.engine import Stacked
-from shoal.errors import UserError
-from shoal.federation import Federation
-from shoal.fitting import lone_layer
-from shoal.guard import Guard
-from shoal.lone_rows import check_rounds
-from shoal.metrics.evaluate import evaluate
-from shoal.metrics.rows import evaluate_own
+from shoal.methods.parts.several_models import BestOfBank, stacked
+from shoal.metrics.evaluate import evaluate, evaluate_own
 from shoal.models import model
-from shoal.models.generator import feature_width
-from shoal.orders import make_order
-from shoal.parts.select import BestOfBank, stacked
-from shoal.task import ModuleTask
-from shoal.tree import leaves
-from shoal.types import ClientData, Job, Model
+from shoal.models.generators import feature_width
+from shoal.rounds.orders import check_rounds, make_order
+from shoal.rounds.state import Federation, Round
+from shoal.rounds.uploads import Guard
 
 ROWS, FEATURES, CLASSES = 7, 6, 3
 

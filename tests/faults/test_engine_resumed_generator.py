@@ -9,8 +9,8 @@ from torch import Tensor
 
 from shoal.config import from_mapping
 from shoal.config.build import build
-from shoal.models.generator import generator_task
-from shoal.player import Player
+from shoal.models.generators import generator_task
+from shoal.runs.player import Player
 
 ROUNDS, STAGE = 4, 2
 CONFIG: dict[str, Any] = {

@@ -17,7 +17,8 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from shoal.config import from_mapping
-from shoal.engines import api as base
+from shoal.core.types import ClientData, Pool
+from shoal.engines import api
 from shoal.flower.agreement import Agreement, DataForm, Rules
 from shoal.flower.keys import Key, new_key
 from shoal.flower.messages import OrderMessage, TrainReply, from_flower, to_flower
@@ -25,7 +26,6 @@ from shoal.flower.node.node import Node
 from shoal.flower.node.own_data import NodeData
 from shoal.flower.server.members import MemberRegistry
 from shoal.flower.server.server import Server
-from shoal.types import ClientData, Pool
 
 Twist = Callable[[bytes, bytes], tuple[bytes, bytes]]
 CLASSES, FEATURES = 3, 6
@@ -132,7 +132,7 @@ class TwistedNode(Node):
 
     twist: Callable[[TrainReply], TrainReply] | None = None
 
-    def _train(self, frame: OrderMessage, order: base.Order, ended: int) -> TrainReply:
+    def _train(self, frame: OrderMessage, order: api.Order, ended: int) -> TrainReply:
         done = super()._train(frame, order, ended)
         return done if self.twist is None else self.twist(done)
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from shoal.engines import api as base
+from shoal.engines import api
 from shoal.flower.agreement import load_agreement
 from shoal.flower.apps import data_of
 from shoal.flower.keys import read_key
@@ -49,7 +49,7 @@ class HeldNode(Node):
     hold: Path
     bad: tuple[str, int]  # how, and until which round
 
-    def _train(self, frame: OrderMessage, order: base.Order, ended: int) -> TrainReply:
+    def _train(self, frame: OrderMessage, order: api.Order, ended: int) -> TrainReply:
         done = super()._train(frame, order, ended)
         say(f"holds round {frame.round}")
         while frame.round >= int(self.hold.read_text()):

@@ -18,6 +18,7 @@ import psutil
 import torch
 
 from shoal.config import from_mapping
+from shoal.core.types import ClientData
 from shoal.data.sources import load as load_data
 from shoal.flower.agreement import DataForm, load_agreement
 from shoal.flower.apps import agreement_of, write_app
@@ -33,7 +34,6 @@ from shoal.flower.operations.up import (
     prepare,
 )
 from shoal.metrics.evaluate import evaluate
-from shoal.types import ClientData
 
 PATIENCE = 240.0  # seconds for anything to happen; a test that waits longer has failed
 CONFIG: dict[str, Any] = {

@@ -13,7 +13,7 @@ pytest.importorskip("flwr")
 from typer.testing import CliRunner, Result
 
 from shoal.cli.app import app
-from shoal.errors import UserError
+from shoal.core.errors import UserError
 from shoal.flower.agreement import Rules, load_agreement, rules_from
 from shoal.flower.operations.up import FederationFolder, UpOptions, superlink_command
 from shoal.flower.server.members import MemberRegistry

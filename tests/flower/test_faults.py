@@ -15,7 +15,7 @@ pytest.importorskip("flwr")
 
 from flower.local_grid import Small, agreement, rows_of
 
-from shoal.errors import UserError
+from shoal.core.errors import UserError
 from shoal.flower import messages
 from shoal.flower.agreement import Bounds
 from shoal.flower.messages import TrainReply

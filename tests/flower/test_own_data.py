@@ -18,7 +18,7 @@ from flower.local_grid import CLASSES, FEATURES, agreement
 from typer.testing import CliRunner
 
 from shoal.cli.app import app
-from shoal.errors import UserError
+from shoal.core.errors import UserError
 from shoal.flower.agreement import DataForm, load_agreement
 from shoal.flower.keys import make_certificates, new_key, read_key
 from shoal.flower.node.own_data import from_loader, from_path

@@ -15,7 +15,7 @@ pytest.importorskip("dp_accounting")
 
 from flower.local_grid import LocalGrid, add_nodes, agreement, serve, some_keys
 
-from shoal.errors import UserError
+from shoal.core.errors import UserError
 from shoal.flower.messages import TrainReply
 from shoal.flower.privacy import Account, Privacy
 

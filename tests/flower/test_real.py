@@ -14,14 +14,14 @@ pytest.importorskip("flwr")
 
 from flower.real import Real, accuracy_of, ours, over, shares
 
+from shoal.core.types import ClientData, Model
 from shoal.engines.loop import Loop
-from shoal.federation import Federation
 from shoal.flower.agreement import load_agreement
 from shoal.flower.apps import agreement_of
 from shoal.flower.node.own_data import from_path
 from shoal.flower.server.sessions import LiveWorld
-from shoal.round import play_round
-from shoal.types import ClientData, Model
+from shoal.rounds.play import play_round
+from shoal.rounds.state import Federation
 
 
 class Shared(LiveWorld):

@@ -14,10 +14,10 @@ pytest.importorskip("flwr")
 from flower.local_grid import Small
 
 from shoal.cli import call
-from shoal.reports.faces import Run
+from shoal.reports.notebook import Run
 from shoal.reports.page_data import read_page
-from shoal.rundir import RunDir
-from shoal.watch.runs import Runs
+from shoal.reports.watch.runs import Runs
+from shoal.runs.directory import RunDir
 
 
 @pytest.fixture

@@ -14,12 +14,12 @@ pytest.importorskip("flwr")
 
 from flower.local_grid import LocalGrid, add_nodes, agreement, rows_of, serve, some_keys
 
+from shoal.core.types import ClientData, Shift
+from shoal.core.world_protocol import Moment
 from shoal.engines.loop import Loop
-from shoal.federation import Federation
 from shoal.flower.agreement import Agreement
-from shoal.round import play_round
-from shoal.types import ClientData, Shift
-from shoal.worlds.base import Moment
+from shoal.rounds.play import play_round
+from shoal.rounds.state import Federation
 
 METHODS: list[Any] = [
     "fedavg",

@@ -18,7 +18,7 @@ pytest.importorskip("flwr")
 
 from flower.local_grid import LocalGrid, add_nodes, agreement, serve, some_keys
 
-from shoal.errors import UserError
+from shoal.core.errors import UserError
 from shoal.flower import masking, messages
 from shoal.flower.agreement import load_agreement
 from shoal.flower.masking import Secure
@@ -225,9 +225,9 @@ def test_node_gives_nothing_away(tmp_path: Path) -> None:
 
 
 def _order(server: Server) -> Any:
-    from shoal.context import Round
-    from shoal.orders import make_order
-    from shoal.types import Job
+    from shoal.core.types import Job
+    from shoal.rounds.orders import make_order
+    from shoal.rounds.state import Round
 
     return make_order(Round(server.federation, server.settings, server.world.at(0)), 0, [Job(1)])
 

@@ -17,16 +17,16 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAdam, FedAvg, Strategy
 
 from shoal import catalog
+from shoal.core.errors import UserError
+from shoal.core.task import QuadraticTask
+from shoal.core.types import ClientData, Pool, Shift
+from shoal.core.world_protocol import Moment
 from shoal.engines.api import Results
-from shoal.engines.client_round import Program
-from shoal.errors import UserError
-from shoal.federation import Federation, Settings
+from shoal.engines.client_round import ClientProgram
 from shoal.flower import GuardedStrategy, ServerRule, flash, server_optimizer, special
-from shoal.parts.local_sgd import Sgd
-from shoal.round import play_round
-from shoal.task import QuadraticTask
-from shoal.types import ClientData, Pool, Shift
-from shoal.worlds.base import Moment
+from shoal.methods.parts.local_optimizers import Sgd
+from shoal.rounds.play import play_round
+from shoal.rounds.state import Federation, Settings
 
 MOVES = ((1.0, -2.0, 0.5), (0.5, 1.0, -1.0), (-0.25, 3.0, 2.0))  # what each client adds
 
@@ -104,7 +104,7 @@ class Tasks:
 def embedded(name: str, settings: dict[str, Any], rounds: int) -> np.ndarray[Any, Any]:
     method = catalog.METHODS[name](**settings)
     task, world = QuadraticTask((0.0, 0.0, 0.0)), Tasks()
-    program = Program(method, task, Sgd())
+    program = ClientProgram(method, task, Sgd())
     uniform = method.weights == "uniform"
     plan = Settings(program, world, 0, lambda m: (0.1,), uniform=uniform)  # type: ignore[arg-type]
     federation = Federation.fresh(plan, task.initial(0), world.at(0), 0.1)

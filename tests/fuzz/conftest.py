@@ -8,10 +8,10 @@ import pytest
 
 import fuzz.networks
 import fuzz.samples  # noqa: F401 (both register what they make)
-from shoal.data.sources import registry as sources
-from shoal.models import registry as models
+from shoal.data import dataset
+from shoal.models import registry
 
-TABLES: tuple[dict[str, Any], ...] = (models._MODELS, sources._SOURCES)
+TABLES: tuple[dict[str, Any], ...] = (registry._MODELS, dataset._SOURCES)
 TAKEN = [table.pop("fuzz") for table in TABLES]
 
 

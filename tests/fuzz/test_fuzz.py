@@ -16,10 +16,10 @@ from fuzz.laws import judged
 from fuzz.play import play, unpacked
 from fuzz.processes import Judge, alone
 from fuzz.shrink import smaller
+from shoal.core.errors import UserError
 from shoal.engines.api import Order, Results
 from shoal.engines.loop import Loop
 from shoal.engines.stacked.engine import Stacked
-from shoal.errors import UserError
 
 PLAIN = Case(
     0,

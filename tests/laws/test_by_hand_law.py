@@ -9,13 +9,11 @@ import torch
 from support import SmallWorld, play, settings_for, small_task
 
 from shoal import catalog
-from shoal.cohort import choose_cohort
-from shoal.context import Round
-from shoal.engines.batches import batch_rows, epoch_order
-from shoal.engines.loop import Loop
-from shoal.federation import Federation
-from shoal.orders import make_order
-from shoal.types import Job
+from shoal.core.types import Job
+from shoal.engines.loop import Loop, batch_rows, epoch_order
+from shoal.rounds.orders import make_order
+from shoal.rounds.play import choose_cohort
+from shoal.rounds.state import Federation, Round
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "fedavg_by_hand.py"
 

@@ -13,15 +13,14 @@ import torch
 from support import SmallWorld, play, settings_for, small_task
 
 from shoal import catalog
+from shoal.core.errors import UserError
 from shoal.engines.choose import resolved_engine
 from shoal.engines.loop import Loop
 from shoal.engines.stacked.engine import Stacked
-from shoal.errors import UserError
-from shoal.method import Method
-from shoal.part import FLOAT64_GAP, Part
-from shoal.parts.local_adam import Adam
-from shoal.parts.local_sgd import Sgd
-from shoal.view import GradFn, View
+from shoal.methods.method import Method
+from shoal.methods.parts.local_optimizers import Adam, Sgd
+from shoal.methods.slots import FLOAT64_GAP, Part
+from shoal.methods.view import GradFn, View
 
 COMPOSED: dict[str, Method] = {
     "fedinit + scaffold": catalog.scaffold() | catalog.fedinit(),

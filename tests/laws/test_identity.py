@@ -16,8 +16,7 @@ import torch
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from torch import Tensor
-from verify.small_world import (
+from papers.worked_examples.small_world import (
     CLASSES,
     EVERYBODY,
     FEATURES,
@@ -28,22 +27,28 @@ from verify.small_world import (
     settings_for,
     trajectory,
 )
+from torch import Tensor
 
 from shoal import catalog
-from shoal.federation import blank_view
-from shoal.method import Method
-from shoal.part import Part
-from shoal.parts.anchor import ServerAnchor
-from shoal.parts.control_variate import ControlVariate
-from shoal.parts.drift_aware import DriftAware
-from shoal.parts.rates import AggregatedGradientRate, control_rates
-from shoal.parts.relaxed_start import RelaxedStart
-from shoal.parts.server_opt import Moments, ServerAdaptive, ServerMomentum, Velocity
-from shoal.parts.session import SessionStart
-from shoal.types import Model
-from shoal.verify.play import History, RecordingPart
-from shoal.view import ServerView, View
-from shoal.worlds.base import World
+from shoal.core.types import Model
+from shoal.core.world_protocol import World
+from shoal.methods.method import Method
+from shoal.methods.parts.continual.anchors import ServerAnchor
+from shoal.methods.parts.gradients import ControlVariate
+from shoal.methods.parts.loss_terms import RelaxedStart
+from shoal.methods.parts.mean_field_rates import AggregatedGradientRate, control_rates
+from shoal.methods.parts.server_optimizers import (
+    DriftAware,
+    ServerAdaptive,
+    ServerMoments,
+    ServerMomentum,
+    Velocity,
+)
+from shoal.methods.parts.session_starts import SessionStart
+from shoal.methods.slots import Part
+from shoal.methods.view import ServerView, View
+from shoal.papers.worked_examples.play import History, RecordingPart
+from shoal.rounds.state import blank_view
 from shoal.worlds.quadratic import Quadratics, still
 
 CLOSE = 1e-12
@@ -351,9 +356,9 @@ def test_second_moments_by_hand() -> None:
     big, same = torch.full_like(D, 9.0), D * D
     yogi, adam = ServerAdaptive(rule="yogi", beta2=0.9), ServerAdaptive(rule="adam", beta2=0.9)
     zero = torch.zeros_like(D)
-    _, state = yogi.server_step(server_view(Moments(zero, big)), D, 1.0)
+    _, state = yogi.server_step(server_view(ServerMoments(zero, big)), D, 1.0)
     close(state.v, big - 0.1 * D * D)
-    _, state = adam.server_step(server_view(Moments(zero, same)), D, 1.0)
+    _, state = adam.server_step(server_view(ServerMoments(zero, same)), D, 1.0)
     close(state.v, same)
 
 

@@ -10,11 +10,11 @@ from support import SmallWorld, play, settings_for
 from torch import nn
 
 from shoal import catalog
+from shoal.core.task import ModuleTask
+from shoal.core.tree import leaves
 from shoal.engines.api import Engine
 from shoal.engines.loop import Loop
 from shoal.engines.stacked.engine import Stacked
-from shoal.task import ModuleTask
-from shoal.tree import leaves
 
 BATCH, EPOCHS = 5, 2
 UNEQUAL, EQUAL = (12, 7, 21, 14, 3, 10), (13,)

@@ -10,7 +10,7 @@ import pytest
 SCRIPT = """
 import sys
 from shoal import run
-from shoal.summary import peak_memory_mb
+from shoal.runs.summary import peak_memory_mb
 members = int(sys.argv[1])
 world = {"name": "churn", "members": members, "lazy": True, "samples": 20, "sessions": 2,
          "rounds_per_session": 3, "groups": 2, "partition": {"name": "dirichlet", "alpha": 0.5}}

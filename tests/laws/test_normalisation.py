@@ -10,11 +10,11 @@ from support import SmallWorld, play, settings_for
 from torch import Tensor, nn
 
 from shoal import catalog
+from shoal.core.task import ModuleTask
+from shoal.core.tree import leaves
 from shoal.engines.loop import Loop
 from shoal.engines.stacked.engine import Stacked
-from shoal.method import Method
-from shoal.task import ModuleTask
-from shoal.tree import leaves
+from shoal.methods.method import Method
 
 METHODS: dict[str, Callable[[], Method]] = {
     "fedavg": catalog.fedavg,

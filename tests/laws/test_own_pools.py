@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shoal.config import from_mapping
-from shoal.runner import Run
+from shoal.runs.run import DurableRun
 
 QUADRATIC = {
     "problem": {
@@ -34,7 +34,7 @@ def test_every_engine_trains_members_on_their_own_rows(
     Member 0: 1 -> 1.1 -> 1.19; member 1: 1 -> 0.6 -> 0.28; mean 0.735, and so on.
     """
     config = from_mapping({**QUADRATIC, "method": method, "engine": engine})
-    Run.create(tmp_path / "run", config).play()
+    DurableRun.create(tmp_path / "run", config).play()
     lines = (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()
     found = [json.loads(line)["theta"] for line in lines]
     assert found[0] == pytest.approx([0.735], abs=1e-12)

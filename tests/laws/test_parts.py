@@ -1,4 +1,4 @@
-"""What every part has to be, whoever wrote it: found by looking through ``shoal.parts``."""
+"""What every part has to be, whoever wrote it: found by looking through ``shoal.methods.parts``."""
 
 from __future__ import annotations
 
@@ -9,27 +9,26 @@ import pkgutil
 
 import pytest
 import torch
+from papers.worked_examples.small_world import SmallWorld, settings_for
 from torch import Tensor
-from verify.small_world import SmallWorld, settings_for
 
-import shoal.parts
-from shoal import tree
-from shoal.context import Round
+import shoal.methods.parts
+from shoal.core import tree
+from shoal.core.types import Job
 from shoal.engines.api import Order
 from shoal.engines.loop import Loop, local_data
-from shoal.federation import Federation
-from shoal.method import Method
-from shoal.orders import make_order
-from shoal.part import SLOTS, STATES, Part
-from shoal.round import play_round
-from shoal.types import Job
-from shoal.verify.play import play
+from shoal.methods.method import Method
+from shoal.methods.slots import SLOTS, STATES, Part
+from shoal.papers.worked_examples.play import play
+from shoal.rounds.orders import make_order
+from shoal.rounds.play import play_round
+from shoal.rounds.state import Federation, Round
 
 
 def found() -> list[type[Part]]:
-    """Every part that is defined under ``shoal.parts``."""
+    """Every part that is defined under ``shoal.methods.parts``."""
     classes: set[type[Part]] = set()
-    for info in pkgutil.walk_packages(shoal.parts.__path__, "shoal.parts."):
+    for info in pkgutil.walk_packages(shoal.methods.parts.__path__, "shoal.methods.parts."):
         module = importlib.import_module(info.name)
         for _, value in inspect.getmembers(module, inspect.isclass):
             if issubclass(value, Part) and value.__module__ == info.name:

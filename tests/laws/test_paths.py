@@ -11,16 +11,15 @@ from support import SmallWorld, settings_for
 from torch import Tensor, nn
 
 from shoal import catalog, models
-from shoal.accumulate import Accumulator
-from shoal.context import Round
+from shoal.core.task import ModuleTask
+from shoal.core.types import Job
 from shoal.engines.api import Order
 from shoal.engines.stacked import plan
 from shoal.engines.stacked.engine import Stacked
 from shoal.engines.stacked.plan import Path, StackPlan
-from shoal.federation import Federation
-from shoal.orders import make_order
-from shoal.task import ModuleTask
-from shoal.types import Job
+from shoal.rounds.orders import make_order
+from shoal.rounds.state import Federation, Round
+from shoal.rounds.uploads import Accumulator
 
 DRAWS = 200
 METHODS = ("fedavg", "fedprox", "fedavgm", "fedadam", "fedacg")

@@ -11,7 +11,7 @@ from support import SmallWorld, play, settings_for, small_task
 from shoal import catalog
 from shoal.engines.stacked import plan
 from shoal.engines.stacked.engine import Stacked
-from shoal.method import Method
+from shoal.methods.method import Method
 
 METHODS: dict[str, Callable[[], Method]] = {
     "fedavg": catalog.fedavg,

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
+from shoal.core.task import ModuleTask, QuadraticTask
+from shoal.core.types import ClientData, Model, Pool
 from shoal.metrics.evaluate import Scores, evaluate, mean_scores
-from shoal.task import ModuleTask, QuadraticTask
-from shoal.types import ClientData, Model, Pool
 
 
 def linear_task() -> tuple[ModuleTask, Model]:

@@ -11,22 +11,29 @@ from typing import Any
 import pytest
 import torch
 
-from shoal.metrics.continual import (
+from shoal.methods.parts.detectors import divergence, upload_spread
+from shoal.metrics.cost import TABLE_8, MethodCost, beside_table_8, cost
+from shoal.metrics.figures import (
+    Reached,
+    SessionTransition,
+    Spread,
+    figures,
+    spread,
+    to_best,
+    to_target,
+    transitions,
+)
+from shoal.metrics.shifts import (
+    Detection,
+    Recovery,
     average_accuracy,
     backward_transfer,
     continual,
+    detection,
     forward_transfer,
     task_matrix,
     worst_drop,
 )
-from shoal.metrics.cost import TABLE_8, Cost, beside_table_8, cost
-from shoal.metrics.detection import Detection, detection
-from shoal.metrics.divergence import divergence, upload_spread
-from shoal.metrics.figures import figures
-from shoal.metrics.recovery import Recovery
-from shoal.metrics.spread import Spread, spread
-from shoal.metrics.target import Reached, to_best, to_target
-from shoal.metrics.transitions import Transition, transitions
 
 PRINTED = Path(os.environ.get("SHOAL_PAPERS", Path(__file__).parents[3] / "shared" / "paper"))
 
@@ -49,8 +56,8 @@ def test_spread_over_members() -> None:
 def test_the_rounds_after_a_transition() -> None:
     curve = [0.8, 0.9, 0.1, 0.3, None, 0.5, 0.2, 0.4]
     assert transitions(curve, [0, 2, 6], k=3) == [
-        Transition(2, pytest.approx(0.2), pytest.approx((0.9 + 0.1 + 0.3) / 3)),
-        Transition(6, pytest.approx(0.3), pytest.approx((0.5 + 0.2 + 0.4) / 3)),
+        SessionTransition(2, pytest.approx(0.2), pytest.approx((0.9 + 0.1 + 0.3) / 3)),
+        SessionTransition(6, pytest.approx(0.3), pytest.approx((0.5 + 0.2 + 0.4) / 3)),
     ]
     assert transitions(curve, []) == [] and transitions([None, None], [1])[0].after is None
 
@@ -163,9 +170,11 @@ def test_precision_recall_and_delay() -> None:
 
 def test_cost_counts_vectors() -> None:
     scaffold = cost(40, 10, 800, 800, clients=5, client_bytes=200, server_bytes=40, gradients=1)
-    assert scaffold == Cost(2.0, 2.0, 1.0, 1.0, 1)
+    assert scaffold == MethodCost(2.0, 2.0, 1.0, 1.0, 1)
     assert (scaffold.communication_ratio, scaffold.storage_ratio) == (2.0, 3.0)
-    text = beside_table_8({"scaffold": scaffold, "fedinit": Cost(1, 1, 1, 0), "mine": scaffold})
+    text = beside_table_8(
+        {"scaffold": scaffold, "fedinit": MethodCost(1, 1, 1, 0), "mine": scaffold}
+    )
     assert "3x / 3x" in text and "2x / 1x" in text and "3x / -" in text
     assert "fedinit: a client keeps its last model" in text and "fedcm" not in text
     assert "no rule" in TABLE_8["fedcm"].note

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from shoal.metrics import gathered as module
-from shoal.metrics.evaluate import batches
-from shoal.metrics.gathered import gathered
-from shoal.types import ClientData, Pool
+from shoal.core.types import ClientData, Pool
+from shoal.metrics import evaluate
+from shoal.metrics.evaluate import batches, gathered
 
 
 def chosen(rows: list[int], pool: Pool) -> ClientData:
@@ -35,9 +34,9 @@ def test_other_rows_are_copied_once_and_forgotten_with_the_set() -> None:
         first = gathered(mine)
         assert first is not None and torch.equal(first, data.x[rows])
         assert gathered(mine) is first
-    before = len(module._copies)
+    before = len(evaluate._copies)
     del mine
-    assert len(module._copies) == before - 1
+    assert len(evaluate._copies) == before - 1
 
 
 def test_the_same_rows_of_another_pool_are_other_samples() -> None:
@@ -48,7 +47,7 @@ def test_the_same_rows_of_another_pool_are_other_samples() -> None:
 
 
 def test_large_sets_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "KEPT_BYTES", 8)
+    monkeypatch.setattr(evaluate, "KEPT_BYTES", 8)
     mine = chosen([1, 4], pool())
     assert gathered(mine) is None
     [(_, batch)] = batches(mine, [slice(0, 2)])

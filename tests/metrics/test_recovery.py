@@ -6,10 +6,10 @@ import pytest
 
 from shoal.config import from_mapping
 from shoal.config.build import build
-from shoal.config.config import Evaluate
-from shoal.errors import UserError
-from shoal.metrics.recovery import Recovery, Shifted
-from shoal.summary import summary
+from shoal.config.schema import Evaluate
+from shoal.core.errors import UserError
+from shoal.metrics.shifts import Recovery, Shifted
+from shoal.runs.summary import summary
 
 
 def test_fall_and_rounds_by_hand() -> None:

@@ -10,14 +10,12 @@ import torch
 
 import shoal
 from shoal import models
-from shoal.errors import UserError
-from shoal.metrics import side_by_side
-from shoal.metrics.evaluate import evaluate
-from shoal.metrics.named import auc, f1, mae, measured, metric, r2, rmse
-from shoal.metrics.rows import evaluate_each, evaluate_own, evaluate_sets
-from shoal.metrics.united import united
-from shoal.task import ModuleTask
-from shoal.types import ClientData, Model, Pool
+from shoal.core.errors import UserError
+from shoal.core.task import ModuleTask
+from shoal.core.types import ClientData, Model, Pool
+from shoal.metrics import evaluate as side_by_side
+from shoal.metrics.evaluate import evaluate, evaluate_each, evaluate_own, evaluate_sets, united
+from shoal.metrics.functions import auc, f1, mae, measured, metric, r2, rmse
 
 TASK = ModuleTask(lambda: models.build("mlp", (4,), 3, hidden=5), classes=3)
 POOL = Pool(torch.randn(40, 4, generator=torch.Generator().manual_seed(0)), torch.arange(40) % 3)

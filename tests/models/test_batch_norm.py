@@ -11,12 +11,13 @@ from torch.func import grad
 
 from shoal.api import play
 from shoal.config.build import build as build_run
-from shoal.config.config import from_mapping
-from shoal.data.sources import Dataset, load, registry, source
-from shoal.errors import UserError
+from shoal.config.schema import from_mapping
+from shoal.core.errors import UserError
+from shoal.core.task import ModuleTask, mean_loss
+from shoal.core.types import Batch, Pool
+from shoal.data import dataset
+from shoal.data.sources import Dataset, load, source
 from shoal.models import build
-from shoal.task import ModuleTask, mean_loss
-from shoal.types import Batch, Pool
 
 NET = partial(build, "resnet18", (3, 8, 8), 3, width=4, norm="batch")
 
@@ -98,7 +99,7 @@ def test_the_loop_engine_trains_and_averages_statistics() -> None:
 def test_texts_train_on_the_loop_engine(
     name: str, options: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry, "_SOURCES", dict(registry._SOURCES))
+    monkeypatch.setattr(dataset, "_SOURCES", dict(dataset._SOURCES))
 
     @source("tokens")
     def tokens() -> Dataset:

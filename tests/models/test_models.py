@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.func import functional_call, grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from shoal.errors import UserError
+from shoal.core.errors import UserError
+from shoal.core.task import ModuleTask, mean_loss
+from shoal.core.types import Batch
 from shoal.models import build, model, names
 from shoal.models.registry import maker
-from shoal.task import ModuleTask, mean_loss
-from shoal.types import Batch
 
 # name, shape, options: one small case of every model
 CASES: list[tuple[str, tuple[int, ...], dict[str, Any]]] = [

@@ -10,8 +10,8 @@ SCRIPT = """
 import torch
 from torch.func import grad
 from shoal import models
-from shoal.task import ModuleTask, mean_loss
-from shoal.types import Batch
+from shoal.core.task import ModuleTask, mean_loss
+from shoal.core.types import Batch
 torch.set_num_threads(1)
 task = ModuleTask(lambda: models.build("resnet18", (1, 8, 8), 10, width=4), classes=10)
 model = task.initial(0)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from shoal.journal import ROW, write_clients
+from shoal.runs.journal import ROW, write_clients
 
 CONFIG: dict[str, Any] = {
     "format": 1,

@@ -10,7 +10,7 @@ import pytest
 from reports.made_runs import made_run
 
 from shoal.cli import call
-from shoal.errors import UserError
+from shoal.core.errors import UserError
 from shoal.reports import html
 
 HOSTILE = "</script><img src=x onerror=alert(1)><!--"

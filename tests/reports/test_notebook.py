@@ -13,8 +13,8 @@ import pytest
 from reports.made_runs import made_run
 
 import shoal
-from shoal.errors import UserError
-from shoal.reports import frames
+from shoal.core.errors import UserError
+from shoal.reports import notebook
 
 
 @pytest.fixture(autouse=True)
@@ -85,13 +85,13 @@ def test_polars_where_there_is_no_pandas(run: shoal.Run, monkeypatch: pytest.Mon
     other = ModuleType("polars")
     other.DataFrame = dict  # type: ignore[attr-defined]
     only: Any = lambda name: object() if name == "polars" else None  # noqa: E731
-    monkeypatch.setattr(frames, "find_spec", only)
+    monkeypatch.setattr(notebook, "find_spec", only)
     monkeypatch.setitem(sys.modules, "polars", other)
     assert run.frame()["round"] == list(range(40))
 
 
 def test_neither(run: shoal.Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frames, "find_spec", lambda name: None)
+    monkeypatch.setattr(notebook, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="needs pandas or polars; install one with"):
         run.frame()
 

@@ -11,12 +11,12 @@ from reports.made_runs import SHIFTS, made_run, record
 from small_runs import stateful
 
 from shoal.cli import call
-from shoal.errors import UserError
+from shoal.core.errors import UserError
+from shoal.reports.members import timeline
 from shoal.reports.page_data import read_page
-from shoal.reports.presence import timeline
-from shoal.reports.records import read_records
+from shoal.runs.records import read_records
 from shoal.worlds.build import build
-from shoal.worlds.composed import Composed
+from shoal.worlds.world import Composed
 
 
 def test_a_page_is_plain_json_and_says_what_happened(tmp_path: Path) -> None:

@@ -10,8 +10,7 @@ from reports.made_runs import made_run
 from scipy import stats
 
 from shoal.reports.page_data import read_page
-from shoal.reports.pairs import interval
-from shoal.reports.versus import versus
+from shoal.reports.versus import interval, versus
 
 
 def compared(tmp_path: Path, *runs: tuple[str, int, float], **config: Any) -> dict[str, Any]:

@@ -29,8 +29,9 @@ ROUNDS, MEMBERS = 4, (0, 1, 2)
 
 def make_run(where: Path) -> None:
     """Some memories are in the checkpoint's shard, some in files of their own."""
-    from shoal.config import from_mapping
     from shoal.runner import Run
+
+    from shoal.config import from_mapping
 
     os.environ["SHOAL_MEMORY"] = "200"
 
@@ -67,9 +68,12 @@ def make_federation(where: Path) -> None:
 
 
 def end_of_run(where: Path) -> list[float]:
-    from shoal.runner import Run
+    try:
+        from shoal.runs.run import DurableRun
+    except ModuleNotFoundError:  # in the checkout that makes the files
+        from shoal.runner import Run as DurableRun
 
-    Run.resume(where).play()
+    DurableRun.resume(where).play()
     last = json.loads((where / "rounds.jsonl").read_text().splitlines()[-1])
     return list(last["theta"])
 

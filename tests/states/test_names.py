@@ -16,27 +16,29 @@ import torch
 from support import SmallWorld, play, settings_for, small_task
 from torch import Tensor
 
-import shoal.parts
-from shoal import catalog, checkpoint, states, tree
+import shoal.methods.parts
+from shoal import catalog
 from shoal.config import from_mapping
+from shoal.core import states, tree
+from shoal.core.errors import UserError
+from shoal.core.states import OF_0_1, freeze, kind_of, name_of, registered, state, thaw
+from shoal.core.tree import Tree
+from shoal.core.types import Model
 from shoal.engines.api import Order, Results
 from shoal.engines.loop import Loop
-from shoal.errors import UserError
-from shoal.federation import Federation
 from shoal.flower import wire
-from shoal.method import Method
-from shoal.part import Part
-from shoal.runner import Run
-from shoal.states import OF_0_1, freeze, kind_of, name_of, registered, state, thaw
-from shoal.tree import Tree
-from shoal.types import Model
-from shoal.view import ServerView
+from shoal.methods.method import Method
+from shoal.methods.slots import Part
+from shoal.methods.view import ServerView
+from shoal.rounds.state import Federation
+from shoal.runs import checkpoint
+from shoal.runs.run import DurableRun
 
 # Names may be added, and fields with a default at the end; nothing here is ever changed.
 FROZEN: dict[str, list[str]] = json.loads((Path(__file__).parent / "names.json").read_text())
 MODULES = [
     importlib.import_module(info.name)
-    for info in pkgutil.walk_packages(shoal.parts.__path__, "shoal.parts.")
+    for info in pkgutil.walk_packages(shoal.methods.parts.__path__, "shoal.methods.parts.")
 ]
 LIMIT = 1 << 20
 
@@ -166,7 +168,7 @@ def test_what_is_no_name(name: str) -> None:
 
 # ---- what has no registered name -----------------------------------------------------------------
 def test_inside_the_package_it_is_refused_when_it_is_written(tmp_path: Path) -> None:
-    module = sys.modules["shoal.parts.proximal"]
+    module = sys.modules["shoal.methods.parts.loss_terms"]
 
     class New(NamedTuple):
         x: Tensor
@@ -175,7 +177,7 @@ def test_inside_the_package_it_is_refused_when_it_is_written(tmp_path: Path) -> 
     new.__module__, new.__qualname__ = module.__name__, "New"
     module.New = new  # type: ignore[attr-defined]
     try:
-        with pytest.raises(UserError, match="proximal:New cannot be stored without a name"):
+        with pytest.raises(UserError, match="loss_terms:New cannot be stored without a name"):
             freeze(new(torch.zeros(1)), lambda leaf: "t")
         with pytest.raises(wire.WireError, match="without a name"):
             wire.encode("k", {}, {"t": new(torch.zeros(1))})
@@ -184,7 +186,7 @@ def test_inside_the_package_it_is_refused_when_it_is_written(tmp_path: Path) -> 
             checkpoint.save(tmp_path, made, (0, 0), "")
         assert not list(tmp_path.iterdir())
         with pytest.raises(ValueError, match="no NamedTuple of this version"):
-            kind_of("shoal.parts.proximal:New")
+            kind_of("shoal.methods.parts.loss_terms:New")
     finally:
         del module.New  # type: ignore[attr-defined]
 
@@ -216,7 +218,9 @@ def test_one_that_no_checkpoint_could_hold_is_refused_before_the_run(
 
     monkeypatch.setitem(catalog.METHODS, "hides", lambda: Method("hides", (Hides(),)))
     with pytest.raises(UserError, match="Hidden must be a NamedTuple at the top of its module"):
-        Run.create(tmp_path / "run", from_mapping({"problem": "quadratic", "method": "hides"}))
+        DurableRun.create(
+            tmp_path / "run", from_mapping({"problem": "quadratic", "method": "hides"})
+        )
     assert not list(tmp_path.iterdir())
 
 

@@ -12,10 +12,11 @@ import torch
 from safetensors.torch import load_file
 from small_runs import content
 
-from shoal import checkpoint, tree
-from shoal.parts.control_variate import Variate
-from shoal.parts.dynamic_reg import Kept as Dual
-from shoal.parts.session import Sessions
+from shoal.core import tree
+from shoal.methods.parts.gradients import Variate
+from shoal.methods.parts.loss_terms import Dual
+from shoal.methods.parts.session_starts import SessionHistory
+from shoal.runs import checkpoint
 
 pytest.importorskip("flwr")
 
@@ -46,7 +47,7 @@ def test_everything_in_a_checkpoint_comes_back(tmp_path: Path) -> None:
     saved = checkpoint.load(where, {manifest["config"]}, "cpu")
     assert saved is not None
     kinds = [type(state) for state in saved.federation.servers[0]]
-    assert kinds == [Variate, Dual, Sessions]
+    assert kinds == [Variate, Dual, SessionHistory]
     entries = dict(saved.federation.store.entries())
     pairs = [(saved.federation.servers[0], manifest["state"]["servers"][0])]
     pairs += [(entries[c, m], memory) for c, m, memory in manifest["state"]["memories"]]

@@ -11,13 +11,13 @@ import pytest
 import torch
 from worlds.specs import EXAMPLES
 
+from shoal.core.errors import UserError
+from shoal.core.types import Pool
 from shoal.data.sources import Dataset, load
-from shoal.errors import UserError
-from shoal.types import Pool
-from shoal.worlds import bias as biases
 from shoal.worlds import build
-from shoal.worlds.composed import Composed
+from shoal.worlds.changes import input_bias
 from shoal.worlds.saved import load_saved, save
+from shoal.worlds.world import Composed
 
 SPEC: dict[str, Any] = {"name": "still", "members": 3, "rounds": 2, "partition": "iid"}
 
@@ -110,7 +110,7 @@ def test_lazy_members_may_be_biased_while_they_are_few(monkeypatch: pytest.Monke
     spec = {**SPEC, "members": 20, "lazy": True, "samples": 5, "bias": {"brightness": 1.0}}
     world = build(spec, load("digits"), seed=0)
     assert len(world.pool.y) == 100 and len(world.train(19, 0)) == 5
-    monkeypatch.setattr(biases, "most_bytes", lambda: 2**30)
+    monkeypatch.setattr(input_bias, "most_bytes", lambda: 2**30)
     with pytest.raises(UserError, match="5,000,000 in all.*at most 1.0"):
         build({**spec, "members": 1_000_000}, load("digits"), seed=0)
 

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from worlds.specs import EXAMPLES
 
-from shoal import rng
+from shoal.core import rng
+from shoal.core.errors import UserError
+from shoal.core.rng import counters, fold, rank, uniforms
 from shoal.data.sources import load
-from shoal.errors import UserError
 from shoal.worlds import Composed, build
-from shoal.worlds.hashing import counters, fold, rank, uniforms
 
 DIGITS = load("digits")
 

@@ -14,14 +14,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shoal.core.errors import UserError
+from shoal.core.types import Pool
 from shoal.data.sources import Dataset, load
-from shoal.errors import UserError
-from shoal.types import Pool
 from shoal.worlds import build, load_saved
-from shoal.worlds.available import Diurnal
-from shoal.worlds.flow import poisson
-from shoal.worlds.roster import Roster, ids_of
-from shoal.worlds.streams import Stream, in_time
+from shoal.worlds.changes.stages import Stream
+from shoal.worlds.members.availability import Diurnal
+from shoal.worlds.members.ids import MemberIds, ids_of
+from shoal.worlds.members.membership import poisson
+from shoal.worlds.members.population import in_time
 
 DIGITS = load("digits")
 FLOW: dict[str, Any] = {"name": "churn", "members": 60, "rounds": 30,
@@ -243,8 +244,8 @@ def test_errors(spec: dict[str, Any], words: tuple[str, ...]) -> None:
 @given(st.sets(st.integers(0, 50)))
 def test_a_roster_is_a_sorted_sequence(ids: set[int]) -> None:
     plain = sorted(ids)
-    roster = Roster(np.array(plain, dtype=np.int32))
+    roster = MemberIds(np.array(plain, dtype=np.int32))
     assert list(roster) == plain and [roster[i] for i in range(len(plain))] == plain
     assert all((m in roster) == (m in ids) for m in range(52)) and "a" not in roster
     assert ids_of(roster).tolist() == plain == ids_of(plain).tolist()
-    assert roster == Roster(np.array(plain, dtype=np.int32)) and hash(roster) is not None
+    assert roster == MemberIds(np.array(plain, dtype=np.int32)) and hash(roster) is not None

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from worlds.specs import EXAMPLES
 
+from shoal.core.errors import UserError
 from shoal.data.sources import load
-from shoal.errors import UserError
 from shoal.worlds import build
-from shoal.worlds.spans import Spans, pairs
+from shoal.worlds.members.ids import Spans, pairs
 
 DIGITS = load("digits")
 

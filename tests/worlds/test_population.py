@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from worlds.specs import EXAMPLES
 
+from shoal.core.errors import UserError
+from shoal.core.types import Pool
 from shoal.data.sources import Dataset, load
-from shoal.errors import UserError
-from shoal.types import Pool
 from shoal.worlds import build
-from shoal.worlds.population import codes_of
+from shoal.worlds.members.population import codes_of
 
 DIGITS = load("digits")
 

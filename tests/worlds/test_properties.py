@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from worlds.specs import EXAMPLES, Spec, specs
 
+from shoal.core.types import ClientData
 from shoal.data.sources import load
-from shoal.types import ClientData
 from shoal.worlds import Composed, build, load_saved
-from shoal.worlds.spans import spread
+from shoal.worlds.members.ids import spread
 
 DIGITS = load("digits")
 

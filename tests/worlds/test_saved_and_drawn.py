@@ -12,14 +12,12 @@ from hypothesis import given, settings
 from worlds.specs import EXAMPLES, Spec, specs
 
 from shoal.config import from_mapping
+from shoal.core.errors import UserError
+from shoal.core.types import Pool
 from shoal.data.sources import load
-from shoal.errors import UserError
-from shoal.runner import Run
-from shoal.types import Pool
+from shoal.runs.run import DurableRun
 from shoal.worlds import build, load_saved, save
-from shoal.worlds.draw import text
-from shoal.worlds.moving import class_shares
-from shoal.worlds.picture import png
+from shoal.worlds.drawing import class_shares, png, text
 
 DIGITS = load("digits")
 
@@ -42,18 +40,18 @@ def test_a_run_plays_a_world_that_another_drew(tmp_path: Path) -> None:
     world = {"name": "drift", "members": 6, "rounds": 3, "drift": {"kind": "sudden", "at": 1},
              "partition": "iid"}  # fmt: skip
     config = {"data": "digits", "model": "linear", "method": "fedavg", "seed": 4, "engine": "loop"}
-    Run.create(tmp_path / "here", from_mapping({**config, "world": world})).play()
+    DurableRun.create(tmp_path / "here", from_mapping({**config, "world": world})).play()
     drawn = {"name": "saved", "file": str(tmp_path / "here" / "world.json")}
-    Run.create(tmp_path / "there", from_mapping({**config, "world": drawn})).play()
+    DurableRun.create(tmp_path / "there", from_mapping({**config, "world": drawn})).play()
     for name in ("model.safetensors", "clients.parquet", "world.json"):
         assert (tmp_path / "here" / name).read_bytes() == (tmp_path / "there" / name).read_bytes()
     held = from_mapping({**config, "world": drawn, "local": {"validation": 0.2}})
     with pytest.raises(UserError, match="holds out 0 of.*local.validation to 0"):
-        Run.create(tmp_path / "not", held)
+        DurableRun.create(tmp_path / "not", held)
     for file, words in ((None, "file of world 'saved' is not given"), ("none.json", "cannot read")):
         with pytest.raises(UserError, match=words):
             bad = {"name": "saved", "file": file}
-            Run.create(tmp_path / "not", from_mapping({**config, "world": bad}))
+            DurableRun.create(tmp_path / "not", from_mapping({**config, "world": bad}))
 
 
 def test_a_stream_is_drawn_as_it_moves(tmp_path: Path) -> None:

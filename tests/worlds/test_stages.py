@@ -8,10 +8,10 @@ import pytest
 import torch
 from worlds.specs import EXAMPLES
 
+from shoal.core.errors import UserError
 from shoal.data.sources import load
-from shoal.errors import UserError
 from shoal.worlds import build
-from shoal.worlds.domains import TRANSFORMS, lay_out
+from shoal.worlds.changes.input_domains import TRANSFORMS, lay_out
 
 DIGITS = load("digits")
 

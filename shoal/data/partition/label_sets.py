@@ -1,9 +1,4 @@
-"""Clients that hold whole label sets: two-shard, half, partial overlap, distinct.
-
-The alternative label distributions of the dynamic-arrival paper (its appendix A.2). Labels are
-taken in order of number; every row is dealt once; the rows of a label are shuffled and split
-evenly among its holders.
-"""
+"""Whole label sets, fixed classes, shards."""
 
 from __future__ import annotations
 
@@ -13,8 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.data.partition.checks import Rows, label_codes, rows_by_class, whole
-from shoal.errors import UserError
+from shoal.core.errors import UserError
+from shoal.data.partition.basic import Rows, label_codes, rows_by_class, whole
+
+# ---- label sets ----------------------------------------------------------------------------------
+# Clients that hold whole label sets: two-shard, half, partial overlap, distinct.
+#
+# The alternative label distributions of the dynamic-arrival paper (its appendix A.2). Labels are
+# taken in order of number; every row is dealt once; the rows of a label are shuffled and split
+# evenly among its holders.
 
 
 def two_shard(
@@ -151,3 +153,105 @@ def _deal(
         raise UserError(f"{clients} clients are too many for {sum(len(r) for r in rows)} samples: "
                         f"{empty} would have none; use fewer clients.")  # fmt: skip
     return parts
+
+
+# ---- pathological --------------------------------------------------------------------------------
+# A fixed number of classes a client.
+
+
+def pathological(
+    labels: NDArray[Any], clients: int, *, rng: np.random.Generator, classes_per_client: int = 2
+) -> list[Rows]:
+    """Give every client exactly ``classes_per_client`` classes; holders of a class share it evenly.
+
+    Classes go to clients so that the numbers of holders differ by at most one, ties broken at
+    random. Every row is dealt once, which needs ``clients * classes_per_client >= classes``.
+
+    Deviations: the "pathological non-IID" split of McMahan et al., AISTATS 2017 is
+    :func:`~shoal.data.partition.label_sets`, where a shard may straddle two classes; this keeps the
+    number of classes exact instead, and sizes differ.
+
+    >>> labels = np.arange(40) % 4
+    >>> parts = pathological(labels, 6, rng=np.random.default_rng(0))
+    >>> [len(set(labels[p].tolist())) for p in parts]
+    [2, 2, 2, 2, 2, 2]
+    """
+    codes, classes = label_codes(labels)
+    clients = whole("clients", clients, 1)
+    each = whole("classes_per_client", classes_per_client, 1)
+    _fits(classes, clients, each)
+    held = _deal_classes(classes, clients, each, rng)
+    hands: list[list[Rows]] = [[] for _ in range(clients)]
+    for label, rows in enumerate(rows_by_class(codes, classes, rng)):
+        holders = np.flatnonzero(held[:, label])
+        if len(holders) > len(rows):
+            raise UserError(
+                f"{clients} clients with {each} classes each put {len(holders)} of them on one "
+                f"class that has only {len(rows)} samples; use fewer clients."
+            )
+        for client, share in zip(holders, np.array_split(rows, len(holders)), strict=True):
+            hands[client].append(share)
+    return [np.sort(np.concatenate(hand)) for hand in hands]
+
+
+def _fits(classes: int, clients: int, each: int) -> None:
+    if each > classes:
+        raise UserError(
+            f"classes_per_client is {each}, but the labels have only {classes} classes; use at "
+            f"most {classes}."
+        )
+    if clients * each < classes:
+        raise UserError(
+            f"{clients} clients with {each} classes each cannot hold all {classes} classes; use "
+            f"at least {-(-classes // each)} clients or {-(-classes // clients)} classes each."
+        )
+
+
+def _deal_classes(
+    classes: int, clients: int, each: int, rng: np.random.Generator
+) -> NDArray[np.bool_]:
+    """Who holds what, [clients, classes]: each takes the classes with the fewest holders so far."""
+    held = np.zeros((clients, classes), dtype=bool)
+    holders = np.zeros(classes)
+    for hand, tiebreak in zip(held, rng.random((clients, classes)), strict=True):
+        # Holders are whole numbers and the tie-break is below one, so it only decides ties.
+        taken = np.argsort(holders + tiebreak)[:each]
+        hand[taken] = True
+        holders[taken] += 1
+    return held
+
+
+# ---- shards --------------------------------------------------------------------------------------
+# A few label-sorted shards a client.
+
+
+def shards(
+    labels: NDArray[Any], clients: int, *, rng: np.random.Generator, shards_per_client: int = 2
+) -> list[Rows]:
+    """Sort by label, cut into ``clients * shards_per_client`` shards, deal them at random.
+
+    Every row is dealt once.
+
+    Deviations: the rows of a class are shuffled before cutting; when the number of rows is not a
+    multiple of the number of shards, shard sizes differ by one (the paper's divide evenly).
+
+    Reference: McMahan et al., Communication-Efficient Learning of Deep Networks from
+    Decentralized Data, AISTATS 2017, section 3 (MNIST: 100 clients, two shards of 300 each).
+
+    >>> labels = np.repeat([0, 1, 2, 3], 5)
+    >>> parts = shards(labels, 4, rng=np.random.default_rng(0), shards_per_client=1)
+    >>> sorted(set(labels[p].tolist()).pop() for p in parts)
+    [0, 1, 2, 3]
+    """
+    codes, classes = label_codes(labels)
+    clients = whole("clients", clients, 1)
+    each = whole("shards_per_client", shards_per_client, 1)
+    if clients * each > len(codes):
+        raise UserError(
+            f"{clients} clients with {each} shards each need {clients * each} shards, but there "
+            f"are only {len(codes)} samples; use at most {len(codes) // each} clients or "
+            f"{len(codes) // clients} shards each."
+        )
+    cut = np.array_split(np.concatenate(rows_by_class(codes, classes, rng)), clients * each)
+    dealt = rng.permutation(clients * each).reshape(clients, each)
+    return [np.sort(np.concatenate([cut[s] for s in hand])) for hand in dealt]

@@ -1,20 +1,24 @@
-"""The same classes in several domains: PACS, VLCS, DN4IL.
-
-``pacs`` has all domains, the domain of a row being its natural client; ``pacs:photo`` is one of
-them, which is how a world names it (``domains: [pacs:sketch, pacs:photo]``).
-"""
+"""PACS, VLCS, DN4IL, Office-Caltech."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
-from shoal.data.decode import colour
-from shoal.data.folders import by_class, tree
-from shoal.data.images import Look, Part, Scale, dataset, joined, split
-from shoal.data.places import About, Found, locate
-from shoal.data.remote import Remote
-from shoal.data.sources.registry import Dataset, source
+import numpy as np
+import torch
+
+from shoal.core.types import Pool
+from shoal.data.dataset import Dataset, source
+from shoal.data.download import About, LocalFiles, Remote, locate
+from shoal.data.file_formats import by_class, colour, npz, tree
+from shoal.data.images import Look, RawSplit, Scale, dataset, joined, split
+
+# ---- domain images -------------------------------------------------------------------------------
+# The same classes in several domains: PACS, VLCS, DN4IL.
+#
+# ``pacs`` has all domains, the domain of a row being its natural client; ``pacs:photo`` is one of
+# them, which is how a world names it (``domains: [pacs:sketch, pacs:photo]``).
 
 DRIVE = "https://drive.usercontent.google.com/download?export=download&confirm=t&id="
 PACS_DOMAINS = ("art_painting", "cartoon", "photo", "sketch")
@@ -49,11 +53,11 @@ DN4IL = About(
 )  # fmt: skip
 
 
-def _read(found: Found, domain: str, classes: Sequence[str] | None, size: int) -> Part:
+def _read(found: LocalFiles, domain: str, classes: Sequence[str] | None, size: int) -> RawSplit:
     """One domain from arrays, from its folder, or from the folder of that name in an archive."""
     if found.form == "arrays":
         arrays = colour(found / f"{domain}.npz")
-        return Part(arrays["x"], arrays["y"])
+        return RawSplit(arrays["x"], arrays["y"])
     path = found / domain if found.form == "folders" else next(_archives(found))
     with tree(path) as (names, read):
         if found.form == "official":
@@ -63,7 +67,7 @@ def _read(found: Found, domain: str, classes: Sequence[str] | None, size: int) -
         return by_class(names, read, classes, size)
 
 
-def _archives(found: Found) -> Iterator[Path]:
+def _archives(found: LocalFiles) -> Iterator[Path]:
     return (p for p in sorted(found.folder.iterdir()) if p.suffix in (".zip", ".gz"))
 
 
@@ -96,3 +100,56 @@ def _register(about: About, domains: Sequence[str], classes: Sequence[str] | Non
 _register(PACS, PACS_DOMAINS, PACS_CLASSES)
 _register(VLCS, VLCS_DOMAINS, VLCS_CLASSES)
 _register(DN4IL, DN4IL_DOMAINS, None)
+
+
+# ---- office --------------------------------------------------------------------------------------
+# Office-Caltech-10 as SURF features: ten things in four domains (``...:amazon`` is one).
+
+SURF_DOMAINS = ("amazon", "caltech10", "dslr", "webcam")
+SURF = About(
+    "office_caltech10_surf", "Office-Caltech-10, SURF counts", "2,533, split 80/20", 10, (800,),
+    licence="none stated; research use",
+    reference="Gong et al., Geodesic Flow Kernel, CVPR 2012",
+    forms={"arrays": tuple(f"{d}.npz" for d in SURF_DOMAINS)},
+    by_hand="take the SURF features of Gong et al. as .npz files with x [n, 800] and y from 0",
+)  # fmt: skip
+
+
+def _surf(name: str, chosen: Sequence[str]) -> Callable[..., Dataset]:
+    def features(*, normalise: bool = True) -> Dataset:
+        found = locate(SURF)
+        parts = []
+        for domain in chosen:
+            arrays = npz(found / f"{domain}.npz")
+            parts.append(RawSplit(arrays["x"], arrays["y"]))
+        both = [split(part) for part in parts]
+        train, test = (joined([pair[i] for pair in both]) for i in (0, 1))
+        return _counts(name, train, test, normalise)
+
+    features.__qualname__ = f"features of {name}"
+    features.__doc__ = (
+        "800 SURF counts a picture. ``normalise`` divides a row by its sum, then standardises "
+        "by the training rows."
+    )
+    return features
+
+
+def _counts(name: str, train: RawSplit, test: RawSplit, normalise: bool) -> Dataset:
+    xs = [torch.from_numpy(p.x.astype(np.float32)) for p in (train, test)]
+    if normalise:
+        xs = [x / x.sum(1, keepdim=True).clamp_min(1.0) for x in xs]
+        mean, spread = xs[0].mean(0), xs[0].std(0).clamp_min(1e-6)
+        xs = [(x - mean) / spread for x in xs]
+    ys = [torch.from_numpy(p.y.astype(np.int64)) for p in (train, test)]
+    pools = [Pool(x, y) for x, y in zip(xs, ys, strict=True)]
+    data = Dataset(name, pools[0], pools[1], 10, (800,))
+    if ":" in name:  # one domain is nobody's natural partition
+        return data
+    assert train.group is not None and test.group is not None, "joined parts have groups"
+    groups = [torch.from_numpy(g.astype(np.int64)) for g in (train.group, test.group)]
+    return data._replace(group=groups[0], test_group=groups[1])
+
+
+source(SURF.name, SURF)(_surf(SURF.name, SURF_DOMAINS))
+for _domain in SURF_DOMAINS:
+    source(f"{SURF.name}:{_domain}")(_surf(f"{SURF.name}:{_domain}", [_domain]))

@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from shoal.data.places import About
-from shoal.data.sources.registry import Dataset, source
-from shoal.errors import UserError
-from shoal.types import Pool
+from shoal.core.errors import UserError
+from shoal.core.types import Pool
+from shoal.data.dataset import Dataset, source
+from shoal.data.download import About
 
 FEATURES, CLASSES = 60, 10
 

@@ -1,13 +1,16 @@
-"""From a local step in Python to one that is replayed, without autograd and without Python.
+"""A step of tensors becomes a fast loop: capture, passes, placement, emit, check, cache.
 
-    capture      the step's operators below vmap, grad and autograd, as a Graph      capture.py
-    passes       Graph -> Graph or Refused, one after the other                      passes/
-    placement    which results are stored over what nobody reads any more            placement.py
-    statements   what is to be done, in order and with names, in no language yet     statements.py
-    emit         as Python; all steps of an epoch as one call of TorchScript         emit_*.py
-    check        the same results as the captured step on four states                check.py
-    cache        compiled functions by everything that they depend on                cache.py
+- graph             the graph of a step, what a loop reads, questions about nodes
+- capture           a function of tensors as a graph; refuses what looks at values
+- placement         where results are stored
+- statements        a graph and a placement as statements
+- emit_python       statements as Python
+- emit_torchscript  statements as one TorchScript loop, also with a factored first layer
+- check             does the compiled step do what the recorded one does
+- compile           the pipeline itself
+- cache             compiled functions by everything they depend on
+- passes/           One file per pass
 
-``compile.compile_step`` goes that way and returns a ``Replay``; whatever was refused on it is one
-of its ``notes``. How to add a pass stands in passes/__init__.py.
+``compile.compile_step`` goes that way and returns a ``Replay``; whatever was refused on it is
+one of its ``notes``. How to add a pass stands in passes/__init__.py.
 """

@@ -14,10 +14,10 @@ from typing import Any
 
 from torch import Tensor
 
-from shoal import tree
+from shoal.core import tree
+from shoal.core.tree import Tree
 from shoal.engines.compiler.compile import Function, record
-from shoal.tree import Tree
-from shoal.view import Clock
+from shoal.methods.view import Clock
 
 _LEAF = object()  # stands for a tensor in the structure of a result
 

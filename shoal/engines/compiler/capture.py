@@ -23,8 +23,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from shoal.core.rng import draws_globally
 from shoal.engines.compiler.graph import Graph, aten, insert, value, without_memory
-from shoal.seeded import draws_globally
 
 _VALUE_TAGS = {Tag.data_dependent_output, Tag.dynamic_output_shape}
 
@@ -120,13 +120,13 @@ def recorded(function: Callable[..., list[Tensor]], tensors: Sequence[Tensor]) -
     from torch's global generator, and whatever the function raises.
     """
     given = [_alias(t) for t in tensors]
-    recorder = Recorder(given)
+    recorder = CaptureMode(given)
     with Unread(), recorder:
         result = function(*given)
     return recorder.finish(result)
 
 
-class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class CaptureMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Writes down every operator, and does it."""
 
     @classmethod

@@ -17,12 +17,11 @@ from typing import NamedTuple
 import torch
 from torch import Generator, Tensor
 
-from shoal.engines.compiler import settings
+from shoal.engines.client_round import replaying
+from shoal.engines.compiler import graph
 from shoal.engines.compiler.capture import Untraceable
-from shoal.engines.compiler.emit_factored import FactoredScript
-from shoal.engines.compiler.graph import Refused, extent
-from shoal.engines.compiler.steps import Seen
-from shoal.engines.differentiate import replaying
+from shoal.engines.compiler.emit_torchscript import FactoredScript
+from shoal.engines.compiler.graph import FactoredInputs, Refused, extent
 
 # Relative, of two ways to do a step, by the norm of each tensor.
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4}
@@ -140,7 +139,7 @@ def _differs(reference: Way, way: Way, make: MakeState, expected: list[Tensor]) 
     try:
         found = _result(way, state)
     except Exception as error:
-        if settings.STRICT:
+        if graph.STRICT:
             raise
         return f"fails on the {state.name}: {last_line(error)}"
     _give_back(expected)
@@ -226,7 +225,7 @@ def _factored(script: FactoredScript, given: State, steps: list[list[Tensor]]) -
     layer = slice(where.start, where.start + where.size)
     weight = theta[layer].view(where.outputs, where.inputs)
     outputs = x @ weight.t()
-    seen = Seen(outputs, x @ x.transpose(1, 2), torch.empty_like(outputs))
+    seen = FactoredInputs(outputs, x @ x.transpose(1, 2), torch.empty_like(outputs))
     rest = torch.cat([theta[: where.start], theta[layer.stop :]]).expand(clients, -1).clone()
     others = [t.clone() for t in given.carry[1:]]
     columns = [torch.stack(pair) for pair in zip(*(batch[1:] for batch in steps), strict=True)]

@@ -13,9 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from shoal.engines.compiler import settings
+from shoal.engines.compiler import graph as settings
 from shoal.engines.compiler.capture import Step, capture_function, capture_step
-from shoal.engines.compiler.capture import Untraceable as Untraceable
 from shoal.engines.compiler.check import (
     GIVEN,
     MakeState,
@@ -26,14 +25,18 @@ from shoal.engines.compiler.check import (
     last_line,
     states,
 )
-from shoal.engines.compiler.emit_factored import FactoredScript, factored_script
 from shoal.engines.compiler.emit_python import Bind, Run, python_call, python_step
-from shoal.engines.compiler.emit_torchscript import EpochScript, call_script, epoch_script
-from shoal.engines.compiler.graph import Graph, Refused
+from shoal.engines.compiler.emit_torchscript import (
+    EpochScript,
+    FactoredScript,
+    call_script,
+    epoch_script,
+    factored_script,
+)
+from shoal.engines.compiler.graph import Graph, Refused, Steps, one_step
 from shoal.engines.compiler.passes import FUNCTION_PASSES, STEP_PASSES, Pass, factor_first_layer
 from shoal.engines.compiler.placement import place, place_function
 from shoal.engines.compiler.statements import statements
-from shoal.engines.compiler.steps import Steps, one_step
 
 Tensors = Sequence[Tensor]
 

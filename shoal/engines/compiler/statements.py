@@ -16,7 +16,7 @@ from torch.fx import Node
 from torch.fx.node import map_aggregate
 
 from shoal.engines.compiler.graph import aten, dtype, is_view, op_name, shape, value
-from shoal.engines.compiler.passes.gradient_blocks import Block, accumulate, assemble
+from shoal.engines.compiler.passes.gradient_blocks import GradientBlock, accumulate, assemble
 from shoal.engines.compiler.placement import OVER_FIRST, Placement
 
 _KEPT = frozenset(("bmm", "baddbmm", "_softmax"))
@@ -197,7 +197,7 @@ class _Writer:
                 operands = (operands[0], scaled)
             self.add(_block(self._spot(home, block, steady), operands, block, scale, adding))
 
-    def _spot(self, home: Name, block: Block, steady: bool) -> Name:
+    def _spot(self, home: Name, block: GradientBlock, steady: bool) -> Name:
         """A name for the view of a vector where a block belongs."""
         key = (home, block.start, block.path)
         if steady and key in self.spots:
@@ -215,7 +215,7 @@ class _Writer:
 
 
 def _block(
-    spot: Name, operands: tuple[Any, ...], block: Block, scale: Any, adding: bool
+    spot: Name, operands: tuple[Any, ...], block: GradientBlock, scale: Any, adding: bool
 ) -> Statement:
     """The statement that adds a block to its place in a vector, or writes it there."""
     alpha = {} if not isinstance(scale, Name) and scale == 1 else {"alpha": scale}

@@ -12,17 +12,17 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from shoal import tree
-from shoal.engines.client_round import Carry, Ended, Given, Local, Program
+from shoal.core import tree
+from shoal.core.task import ModuleTask
+from shoal.core.tree import Tree
+from shoal.core.types import Batch, Work
+from shoal.engines.api import known
+from shoal.engines.client_round import Carry, ClientProgram, Ended, Given, WholeData
 from shoal.engines.compiler.cache import Functions, strides_of, with_moment
-from shoal.engines.compiler.compile import Replay, Untraceable, compile_step
-from shoal.engines.numbers import known
-from shoal.models.blueprint import Blueprint
-from shoal.models.registry import maker
-from shoal.task import ModuleTask
-from shoal.tree import Tree
-from shoal.types import Batch, Work
-from shoal.view import Clock
+from shoal.engines.compiler.capture import Untraceable
+from shoal.engines.compiler.compile import Replay, compile_step
+from shoal.methods.view import Clock
+from shoal.models.registry import Blueprint, maker
 
 # Axes of a Given for vmap: clients share what is sent to all of them.
 _AXES = Given(None, None, None, 0, 0, None)  # type: ignore[arg-type]
@@ -53,7 +53,7 @@ class Compiled:
     Functions see ``[C, ...]`` tensors either way; unstacked, C is 1 and the axis is dropped inside.
     """
 
-    def __init__(self, program: Program, stacked: bool, twin: Compiled | None = None) -> None:
+    def __init__(self, program: ClientProgram, stacked: bool, twin: Compiled | None = None) -> None:
         """``twin``: of a program that is the same but for what goes up; they share traces."""
         self.program = program
         self.stacked = stacked
@@ -73,7 +73,9 @@ class Compiled:
         return [*self._said, *self._functions.notes]
 
     # ---- once a round or an epoch ----
-    def start(self, given: Given, rate: Tensor, local: Local, clock: Clock) -> tuple[Tensor, Carry]:
+    def start(
+        self, given: Given, rate: Tensor, local: WholeData, clock: Clock
+    ) -> tuple[Tensor, Carry]:
         """Start points and fresh carries of all clients; what steps change has its own memory."""
         clients = given.n.shape[0]
         program = self.program
@@ -83,7 +85,7 @@ class Compiled:
             none = ((),) * len(program.method.parts)
             return given.received, Carry(x, stats, none, (), x.new_zeros(clients))
 
-        def mapped(given: Given, rate: Tensor, local: Local) -> Tree:
+        def mapped(given: Given, rate: Tensor, local: WholeData) -> Tree:
             dims = (given_axes(given), None, local_axes(local), None)
             return vmap(program.start, in_dims=dims)(given, rate, local, clock)
 
@@ -103,12 +105,18 @@ class Compiled:
         )
 
     def epoch_end(
-        self, given: Given, start: Tensor, carry: Carry, rate: Tensor, local: Local, clock: Clock
+        self,
+        given: Given,
+        start: Tensor,
+        carry: Carry,
+        rate: Tensor,
+        local: WholeData,
+        clock: Clock,
     ) -> tuple[Carry, Tensor]:
         """The carry after an epoch, and who stops."""
 
         def mapped(
-            given: Given, start: Tensor, carry: Carry, rate: Tensor, epoch: Tensor, local: Local
+            given: Given, start: Tensor, carry: Carry, rate: Tensor, epoch: Tensor, local: WholeData
         ) -> Tree:
             then = clock.at_any_epoch(epoch) if self._any_epoch else clock
             dims = (given_axes(given), start_axis(start), 0, None, local_axes(local), None)
@@ -141,7 +149,7 @@ class Compiled:
         carry: Carry,
         work: Work | None,
         rate: Tensor,
-        local: Local,
+        local: WholeData,
         clock: Clock,
     ) -> Ended:
         if self.plain_end:
@@ -149,7 +157,7 @@ class Compiled:
             return Ended(carry.x.sub_(given.received), carry.stats, none, given.memories)
 
         def mapped(
-            given: Given, start: Tensor, carry: Carry, work: Work, rate: Tensor, local: Local
+            given: Given, start: Tensor, carry: Carry, work: Work, rate: Tensor, local: WholeData
         ) -> Tree:
             dims = (given_axes(given), start_axis(start), 0, 0, None, local_axes(local), None)
             return vmap(self.program.end, in_dims=dims)(
@@ -163,8 +171,8 @@ class Compiled:
     def run(
         self, kind: Hashable, mapped: Callable[..., Tree], arguments: tuple[Tree, ...], clock: Clock
     ) -> Tree:
-        """``mapped(*arguments)``, the last of which is a ``Local``, recorded for shapes that come
-        again; ``kind`` says what it is."""
+        """``mapped(*arguments)``, the last of which is a ``WholeData``, recorded for shapes that
+        come again; ``kind`` says what it is."""
         return self._functions.run(kind, mapped, arguments, clock)
 
     # ---- the step ----
@@ -210,7 +218,7 @@ class Compiled:
         for home, new in zip(homes, tree.leaves(found), strict=True):
             home.copy_(new)
 
-    def mine(self) -> Program:
+    def mine(self) -> ClientProgram:
         """The program on a network of this thread's own: another thread may exchange the tensors
         of the shared one meanwhile."""
         if not hasattr(self._own, "program"):
@@ -218,7 +226,7 @@ class Compiled:
             with self._tracing:
                 own = task.copy() if isinstance(task, ModuleTask) else task
             self._own.program = replace(self.program, task=own)
-        found: Program = self._own.program
+        found: ClientProgram = self._own.program
         return found
 
     def bound_to(self, given: Given, start: Tensor, carry: Carry, rate: Tensor) -> Bound:
@@ -264,8 +272,8 @@ def given_axes(given: Given) -> Given:
     return _AXES if given.batches is None else _AXES._replace(batches=0)  # type: ignore[arg-type]
 
 
-def local_axes(local: Local) -> Any:
-    return Local(_axes(local.train), _axes(local.validation))
+def local_axes(local: WholeData) -> Any:
+    return WholeData(_axes(local.train), _axes(local.validation))
 
 
 def start_axis(start: Tensor) -> int | None:
@@ -301,10 +309,10 @@ class KeptSteps:
     MOST = 32  # programs that are kept, the last ones used
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[Program, bool], Compiled] = OrderedDict()
+        self._kept: OrderedDict[tuple[ClientProgram, bool], Compiled] = OrderedDict()
         self._lock = Lock()
 
-    def of(self, program: Program, stacked: bool) -> Compiled:
+    def of(self, program: ClientProgram, stacked: bool) -> Compiled:
         """The program's steps so far, or those of an equal program."""
         if not _is_ours(program):
             return Compiled(program, stacked)
@@ -319,7 +327,7 @@ class KeptSteps:
             return self._kept[key]
 
 
-def _is_ours(program: Program) -> bool:
+def _is_ours(program: ClientProgram) -> bool:
     """Whether a program is made of this package's code alone, so that equal means the same."""
     task = program.task
     build: Any = getattr(task, "build", None)

@@ -20,17 +20,17 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from shoal import tree
-from shoal.engines.api import Member, Order, Results
-from shoal.engines.batches import batch_rows, epoch_order, steps_an_epoch
-from shoal.engines.client_round import Program
-from shoal.engines.compiler.compile import Untraceable, graph_of
+from shoal.core import tree
+from shoal.core.layout import Layout
+from shoal.core.task import ModuleTask
+from shoal.core.types import Batch, ClientData, Model, Pool
+from shoal.engines.api import EmbeddingSpan, Member, Order, Results, Scattered
+from shoal.engines.client_round import ClientProgram
+from shoal.engines.compiler.capture import Untraceable
+from shoal.engines.compiler.compile import graph_of
 from shoal.engines.compiler.graph import dtype, is_view, op_name
-from shoal.engines.sparse_rows import Scattered, Table
-from shoal.engines.stacked.sizes import TABLE_ROWS, padded_size
-from shoal.layout import Layout
-from shoal.task import ModuleTask
-from shoal.types import Batch, ClientData, Model, Pool
+from shoal.engines.loop import batch_rows, epoch_order, steps_an_epoch
+from shoal.engines.stacked.plan import TABLE_ROWS, padded_size
 
 WORTH = 2**18  # numbers of a table that costs something to carry along
 AT_ONCE = 2**25  # numbers in the vectors of the clients that are cut at one time
@@ -42,10 +42,10 @@ Train = Callable[[Sequence[Order]], Iterator[Results]]  # of orders of one progr
 class Compact:
     """A program with a table, and the smaller programs that were made of it."""
 
-    program: Program
+    program: ClientProgram
     name: str
-    table: Table
-    smaller: dict[int, Program] = field(default_factory=dict)
+    table: EmbeddingSpan
+    smaller: dict[int, ClientProgram] = field(default_factory=dict)
 
     def train(self, order: Order, train: Train) -> Iterator[Results]:
         """The order's results; ``train`` is told to train smaller orders."""
@@ -59,7 +59,7 @@ class Compact:
             for cut, results in zip(cuts, train(small), strict=True):
                 yield cut.back(results, order.model.theta.numel())
 
-    def _program(self, rows: int) -> Program:
+    def _program(self, rows: int) -> ClientProgram:
         if rows not in self.smaller:
             task = self.program.task
             assert isinstance(task, ModuleTask)
@@ -77,11 +77,11 @@ class _Cut:
     """One member, its samples renumbered."""
 
     member: Member
-    table: Table
+    table: EmbeddingSpan
     chosen: Tensor
 
     @classmethod
-    def of(cls, order: Order, member: Member, table: Table) -> _Cut:
+    def of(cls, order: Order, member: Member, table: EmbeddingSpan) -> _Cut:
         own = [member.train] + ([member.validation] if member.validation else [])
         samples = [d.pool.x.index_select(0, d.rows) for d in own]
         seen = torch.zeros(table.rows, dtype=torch.bool, device=samples[0].device)
@@ -98,7 +98,7 @@ class _Cut:
         small = replace(member, train=moved[0], validation=validation)
         return cls(small, table, seen.nonzero().squeeze(1))
 
-    def order(self, order: Order, program: Program, rows: int) -> Order:
+    def order(self, order: Order, program: ClientProgram, rows: int) -> Order:
         """The order for this member alone, with a table of ``rows`` rows."""
         size = order.model.theta.numel()
 
@@ -138,7 +138,7 @@ def compact_of(order: Order) -> tuple[Compact | None, str]:
         if not part.stays_put:
             why = f"{part.describe()} moves rows that no sample looks up"
             return None, f"the whole of {name} is trained by every client: {why}"
-    return Compact(program, name, Table(task.layout.slices[name].start, rows, width)), ""
+    return Compact(program, name, EmbeddingSpan(task.layout.slices[name].start, rows, width)), ""
 
 
 def _looked_up(task: ModuleTask, order: Order) -> str:

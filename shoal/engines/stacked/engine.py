@@ -17,26 +17,23 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from shoal import tree
-from shoal.cores import cores
-from shoal.engines.api import Order, Results
-from shoal.engines.client_round import Program
-from shoal.engines.compiler.compile import Untraceable
-from shoal.engines.differentiate import replaying
+from shoal.core import tree
+from shoal.core.machine import cores
+from shoal.core.notes import Notes
+from shoal.core.tree import Tree
+from shoal.core.types import ClientData, Pool
+from shoal.engines.api import Order, Results, Sums, SumTree, all_finite, payload_sums, weighted_sum
+from shoal.engines.client_round import ClientProgram, replaying
+from shoal.engines.compiler.capture import Untraceable
 from shoal.engines.loop import Loop
-from shoal.engines.notes import Notes
-from shoal.engines.stacked.active_clients import joined
 from shoal.engines.stacked.compiled import KEPT, Compiled
 from shoal.engines.stacked.embeddings import Compact, compact_of
 from shoal.engines.stacked.factored import run_factored, why_no_factors
 from shoal.engines.stacked.layout import Chunk
 from shoal.engines.stacked.plan import Path, StackPlan, plan_for
 from shoal.engines.stacked.questions import Asker
-from shoal.engines.stacked.run import run_general
+from shoal.engines.stacked.run import joined, run_general
 from shoal.engines.stacked.uniform import run_uniform
-from shoal.engines.sums import Sums, SumTree, all_finite, payload_sums, weighted_sum
-from shoal.tree import Tree
-from shoal.types import ClientData, Pool
 
 RUN: dict[Path, Callable[[Compiled, Chunk], Results]] = {
     Path.GENERAL: run_general,
@@ -131,12 +128,12 @@ class Stacked:
         if self._pool is not None:
             self._pool.shutdown()
 
-    def _known(self, program: Program) -> _Known:
+    def _known(self, program: ClientProgram) -> _Known:
         if id(program) not in self._programs:
             self._programs[id(program)] = _Known(program, Asker(program))
         return self._programs[id(program)]
 
-    def _one_by_one(self, program: Program, chunk: Chunk, reason: str) -> Results:
+    def _one_by_one(self, program: ClientProgram, chunk: Chunk, reason: str) -> Results:
         """A chunk whose step cannot be compiled, client by client."""
         self.notes.add(f"{reason}; such clients run one by one (engine loop)")
         order = replace(chunk.order, program=program, members=chunk.members)
@@ -156,7 +153,7 @@ class Stacked:
 class _Known:
     """What the engine made of a program; it holds the program, whose number may not come again."""
 
-    program: Program
+    program: ClientProgram
     asker: Asker
     looked: bool = False  # for a table
     compact: Compact | None = None
@@ -176,7 +173,7 @@ class _Work:
         order: Order,
         plan: StackPlan,
         compiled: Compiled,
-        one_by_one: Callable[[Program, Chunk, str], Results],
+        one_by_one: Callable[[ClientProgram, Chunk, str], Results],
         notes: Notes,
     ) -> None:
         self.order, self.plan, self.sums = order, plan, SumTree(len(plan.spans))

@@ -15,18 +15,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from shoal.engines.api import Order, Results
-from shoal.engines.batches import rows_an_epoch, runs_of_steps
+from shoal.core.types import Batch
+from shoal.engines.api import Order, Results, Sums, known, weighted_sum
 from shoal.engines.client_round import Carry, Given
-from shoal.engines.compiler.emit_factored import FactoredScript
+from shoal.engines.compiler.emit_torchscript import FactoredScript
+from shoal.engines.compiler.graph import FactoredInputs, Steps, empty_of
 from shoal.engines.compiler.passes.factor_first_layer import Factors
-from shoal.engines.compiler.steps import Seen, Steps, without_memory
-from shoal.engines.numbers import known
+from shoal.engines.loop import rows_an_epoch, runs_of_steps
 from shoal.engines.stacked.compiled import Compiled, StepCall
 from shoal.engines.stacked.layout import Chunk
 from shoal.engines.stacked.uniform import ROOMS, all_steps, run_uniform, uniform_results
-from shoal.engines.sums import Sums, weighted_sum
-from shoal.types import Batch
 
 
 def why_no_factors(compiled: Compiled, order: Order, clients: int) -> str:
@@ -41,8 +39,8 @@ def why_no_factors(compiled: Compiled, order: Order, clients: int) -> str:
     for epoch in range(order.epochs):
         for place, (_, size) in enumerate(runs_of_steps(order, rows)):
             like = [
-                without_memory((clients, size, *x.shape[1:]), x.dtype),
-                without_memory((clients, size, *labels.shape[1:]), labels.dtype),
+                empty_of((clients, size, *x.shape[1:]), x.dtype),
+                empty_of((clients, size, *labels.shape[1:]), labels.dtype),
             ]
             found = step.script(
                 epoch,
@@ -130,12 +128,12 @@ def _round(chunk: Chunk, stretches: list[_Stretch]) -> Results:
     return results._replace(counted=True, sums=Sums(total, stats.sum(0), results.payloads))
 
 
-def _seen(x: Tensor, theta: Tensor, factors: Factors) -> Seen:
+def _seen(x: Tensor, theta: Tensor, factors: Factors) -> FactoredInputs:
     """What the layer makes of all samples under the model that was sent, and their products."""
     clients, rows, inputs = x.shape
     weight = theta[factors.start : factors.start + factors.size].view(factors.outputs, inputs)
     outputs = torch.mm(x.view(-1, inputs), weight.t()).view(clients, rows, -1)
-    return Seen(outputs, torch.bmm(x, x.transpose(1, 2)), torch.empty_like(outputs))
+    return FactoredInputs(outputs, torch.bmm(x, x.transpose(1, 2)), torch.empty_like(outputs))
 
 
 def _without_layer(theta: Tensor, factors: Factors) -> Tensor:
@@ -143,7 +141,7 @@ def _without_layer(theta: Tensor, factors: Factors) -> Tensor:
     return torch.cat([theta[: factors.start], theta[factors.start + factors.size :]])
 
 
-def _norms(rest: Tensor, seen: Seen) -> Tensor:
+def _norms(rest: Tensor, seen: FactoredInputs) -> Tensor:
     """Of each client's change of the whole model."""
     crossed = torch.bmm(seen.factors, seen.factors.transpose(1, 2)).mul_(seen.alike)
     squares = crossed.sum((1, 2)).clamp_min_(0) + torch.linalg.vector_norm(rest, dim=1).square_()

@@ -12,21 +12,19 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from shoal import tree
-from shoal.engines.api import Member, Order
-from shoal.engines.batches import epoch_batches
-from shoal.engines.client_round import Carry, Given, Local, Program
-from shoal.engines.compiler.compile import Untraceable
-from shoal.engines.loop import Descend, asked_view, question_view
-from shoal.engines.numbers import known
+from shoal.core import tree
+from shoal.core.tree import Tree
+from shoal.core.types import Batch
+from shoal.engines.api import Member, Order, known
+from shoal.engines.client_round import Carry, ClientProgram, Given, WholeData
+from shoal.engines.compiler.capture import Untraceable
+from shoal.engines.loop import Descend, asked_view, epoch_batches, question_view
 from shoal.engines.stacked.compiled import Compiled, StepCall, given_axes, local_axes
 from shoal.engines.stacked.layout import given_to, stacked_whole
-from shoal.engines.stacked.sizes import QUESTION_LENGTHS, padded_size
-from shoal.method import Method
-from shoal.part import Part
-from shoal.parts.local_sgd import Sgd
-from shoal.tree import Tree
-from shoal.types import Batch
+from shoal.engines.stacked.plan import QUESTION_LENGTHS, padded_size
+from shoal.methods.method import Method
+from shoal.methods.parts.local_optimizers import Sgd
+from shoal.methods.slots import Part
 
 
 def answers_together(
@@ -68,11 +66,11 @@ def _answers(
     stack = [*members, *[members[-1]] * spare]
     given = given_to(order, stack)
     length = length if order.pad else 0
-    local = Local(stacked_whole([member.train for member in stack], length), None)
+    local = WholeData(stacked_whole([member.train for member in stack], length), None)
     rate = known(order.rates[0], given.received.dtype, given.received.device)
 
-    def mapped(given: Given, payload: Tree, rate: Tensor, local: Local) -> Tree:
-        def one(given: Given, local: Local) -> Tree:
+    def mapped(given: Given, payload: Tree, rate: Tensor, local: WholeData) -> Tree:
+        def one(given: Given, local: WholeData) -> Tree:
             return question(asked_view(order, given, local, rate, question), payload)
 
         return vmap(one, in_dims=(given_axes(given), local_axes(local)))(given, local)
@@ -83,12 +81,12 @@ def _answers(
 class Asker:
     """The plain step of one program's task, traced for the batches that come."""
 
-    def __init__(self, program: Program) -> None:
-        plain = Program(Method("plain", ()), program.task, Sgd())
+    def __init__(self, program: ClientProgram) -> None:
+        plain = ClientProgram(Method("plain", ()), program.task, Sgd())
         self._compiled = Compiled(plain, stacked=False)
         self._stacked = Compiled(program, program.task.stackable)
         self._task = program.task
-        self._walking: Program | None = None
+        self._walking: ClientProgram | None = None
 
     def ask(self, order: Order, question: Callable[..., Tree], payload: Tree) -> list[Tree]:
         """Everybody's answer; raises Untraceable."""
@@ -107,7 +105,7 @@ class Asker:
         if not getattr(question, "trained_as_the_run", False):
             optimizer = Sgd(weight_decay=order.program.weight_decay)
         if self._walking is None or self._walking.method != method:
-            self._walking = Program(method, self._task, optimizer)
+            self._walking = ClientProgram(method, self._task, optimizer)
         members = tuple(replace(m, memories=None, steps=None) for m in order.members)
         rates = tuple(float(rate) for rate in payload)
         return replace(

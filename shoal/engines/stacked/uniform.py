@@ -13,15 +13,13 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from shoal.engines.api import Results
-from shoal.engines.batches import rows_an_epoch, runs_of_steps, steps_an_epoch
+from shoal.core.types import Batch
+from shoal.engines.api import Results, known
 from shoal.engines.client_round import Carry, Given
-from shoal.engines.compiler.steps import Steps
-from shoal.engines.numbers import known
+from shoal.engines.compiler.graph import Steps
+from shoal.engines.loop import rows_an_epoch, runs_of_steps, steps_an_epoch
 from shoal.engines.stacked.compiled import Compiled, StepCall
-from shoal.engines.stacked.epoch import Epoch
-from shoal.engines.stacked.layout import Chunk
-from shoal.types import Batch
+from shoal.engines.stacked.layout import Chunk, Epoch
 
 
 class Rooms(threading.local):

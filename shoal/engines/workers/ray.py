@@ -19,15 +19,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shoal import tree
+from shoal.core import tree
+from shoal.core.errors import UserError
+from shoal.core.notes import Notes
+from shoal.core.tree import Tree
 from shoal.engines.api import Order, Results
-from shoal.engines.client_round import Program
+from shoal.engines.client_round import ClientProgram
 from shoal.engines.loop import Loop
-from shoal.engines.notes import Notes
-from shoal.engines.workers.dispatch import Died, in_order
 from shoal.engines.workers.shares import (
-    Job,
     Question,
+    ShareJob,
     frame_of,
     members_of,
     named_clients,
@@ -35,9 +36,7 @@ from shoal.engines.workers.shares import (
     shares_of,
     travelling,
 )
-from shoal.engines.workers.work import Answer, ShareWork, answered
-from shoal.errors import UserError
-from shoal.tree import Tree
+from shoal.engines.workers.work import Died, ShareAnswer, ShareWork, answered, in_order
 
 PATIENCE = 30  # seconds to wait for a free core
 
@@ -55,8 +54,8 @@ class Ray:
         self._ray, self._started = connected(address, workers)
         self.workers = workers or max(1, int(self._ray.cluster_resources().get("CPU", 1)))
         self.notes = Notes()
-        self._programs: list[tuple[Program, Any]] = []
-        self._shards = Shards(self._ray.put)
+        self._programs: list[tuple[ClientProgram, Any]] = []
+        self._shards = PoolShards(self._ray.put)
         self._crew: ActorCrew | None = None
 
     def train(self, order: Order) -> Iterator[Results]:
@@ -85,7 +84,7 @@ class Ray:
 
         def start(index: int) -> Callable[[Any], Any]:
             members = members_of(order, shares[index], self._shards, array)
-            job = Job(number, (), members, question)
+            job = ShareJob(number, (), members, question)
             return lambda actor: actor.run.remote(job, frame, program)
 
         self._crew.start = start
@@ -95,12 +94,12 @@ class Ray:
         ):
             yield self._read(answer)
 
-    def _read(self, answer: Answer) -> Tree:
+    def _read(self, answer: ShareAnswer) -> Tree:
         found = answer.checked()
         self.notes.add(*answer.notes)
         return tree.apply(arrived, found)
 
-    def _program(self, program: Program) -> tuple[int, Any]:
+    def _program(self, program: ClientProgram) -> tuple[int, Any]:
         """The program's number, and where actors find it."""
         for number, (own, stored) in enumerate(self._programs):
             if own is program:
@@ -168,7 +167,7 @@ class ActorCrew:
         hand = next(hand for hand in self.hands if hand.share is None)
         hand.share, hand.answer = index, self.start(index)(hand.actor)
 
-    def wait(self, block: bool) -> Iterator[tuple[int, Answer | Died]]:
+    def wait(self, block: bool) -> Iterator[tuple[int, ShareAnswer | Died]]:
         busy = [hand for hand in self.hands if hand.share is not None]
         if not busy:
             return
@@ -177,7 +176,7 @@ class ActorCrew:
             share = hand.share
             assert share is not None
             try:
-                answer: Answer | Died = self._ray.get(hand.answer)
+                answer: ShareAnswer | Died = self._ray.get(hand.answer)
             except self._ray.exceptions.RayActorError as error:
                 answer = Died(f"said: {str(error).splitlines()[0]}")
                 self._replace(hand)
@@ -209,9 +208,9 @@ class ShareActor:
         self._ray: Any = import_module("ray")
         torch.set_num_threads(1)
         self._work, self._held = ShareWork(), Held(self._ray.get)
-        self._programs: dict[int, Program] = {}
+        self._programs: dict[int, ClientProgram] = {}
 
-    def run(self, job: Job, frame: Tree, program: bytes) -> Answer:
+    def run(self, job: ShareJob, frame: Tree, program: bytes) -> ShareAnswer:
         """One share. ``frame`` and ``program`` are the same for many shares and come by name."""
         if job.program not in self._programs:
             self._programs[job.program] = self._ray.cloudpickle.loads(program)
@@ -250,7 +249,7 @@ def tensor(array: Array) -> Tensor:
         return torch.from_numpy(array.values)
 
 
-class Shards:
+class PoolShards:
     """The driver's side: every client's rows go to the object store once.
 
     ``most`` bounds the bytes that stay there; the rows of whoever was not seen for longest go.

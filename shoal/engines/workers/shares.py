@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shoal import tree
+from shoal.core import tree
+from shoal.core.tree import Tree
+from shoal.core.types import ClientData, Pool
 from shoal.engines.api import Member, Order
-from shoal.engines.client_round import Program
-from shoal.tree import Tree
-from shoal.types import ClientData, Pool
+from shoal.engines.client_round import ClientProgram
 
 WORTH = 20_000_000  # multiply-adds below which a message costs more than it saves
 CACHE_BYTES = 4 * 2**20  # of the models of a stack
@@ -67,13 +67,13 @@ class Question:
     method: str
     payload: Tree
 
-    def bound(self, program: Program) -> Callable[..., Tree]:
+    def bound(self, program: ClientProgram) -> Callable[..., Tree]:
         asked: Callable[..., Tree] = getattr(program.method.parts[self.part], self.method)
         return asked
 
 
 @dataclass(frozen=True)
-class Job:
+class ShareJob:
     """One share: train these members, or put a question to them."""
 
     program: int
@@ -82,7 +82,9 @@ class Job:
     question: Question | None = None
 
 
-def question_of(program: Program, asked: Callable[..., Tree], payload: Tree) -> Question | None:
+def question_of(
+    program: ClientProgram, asked: Callable[..., Tree], payload: Tree
+) -> Question | None:
     """How a worker finds the question; None if it is no method of the program's own parts."""
     part = id(getattr(asked, "__self__", None))
     places = [i for i, own in enumerate(program.method.parts) if id(own) == part]
@@ -126,7 +128,7 @@ def members_of(order: Order, members: Sequence[Member], samples: Samples, out: O
     )
 
 
-def order_from(job: Job, program: Program, back: Back) -> Order:
+def order_from(job: ShareJob, program: ClientProgram, back: Back) -> Order:
     """The share as an order of its own."""
     values = dict(zip(_ORDER, tree.apply(back, job.frame), strict=True))
     members = tuple(_member(described, back) for described in job.members)

@@ -1,9 +1,7 @@
-"""A member's side of a real federation.
+"""A member's side.
 
-==============  ============================================================
-``node``        answers the server with its own data, memories and key
-``masker``      secure aggregation, the node's half
-``connection``  the node's process and its connection
-``own_data``    a node's data, read and checked on the node
-==============  ============================================================
+- node        answers orders with its own data, memories and key
+- masker      secure aggregation, the node's half
+- connection  the node's process and its connection
+- own_data    a node's data, read and checked on the node
 """

@@ -27,7 +27,8 @@ from flwr.common.secure_aggregation.secaggplus_utils import (
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key, public_key_to_bytes
 from torch import Tensor
 
-from shoal import tree
+from shoal.core import tree
+from shoal.core.types import Reduction
 from shoal.flower import masking
 from shoal.flower.masking import Secure
 from shoal.flower.messages import (
@@ -41,8 +42,7 @@ from shoal.flower.messages import (
     UnmaskReply,
     UnmaskRequest,
 )
-from shoal.method import Method
-from shoal.types import Reduction
+from shoal.methods.method import Method
 
 KEPT_SECRETS = 4  # orders whose secrets are kept
 

@@ -16,13 +16,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from shoal import tree
-from shoal.durable import private_folder
-from shoal.engines import api as base
-from shoal.engines.client_round import Program
+from shoal.core import tree
+from shoal.core.errors import UserError, shown
+from shoal.core.files import private_folder, write_bytes
+from shoal.core.tree import Tree
+from shoal.core.types import Model
+from shoal.engines import api
+from shoal.engines.client_round import ClientProgram
 from shoal.engines.loop import question_view, train_one
-from shoal.errors import UserError, shown
-from shoal.federation import Settings
 from shoal.flower import messages, wire
 from shoal.flower.agreement import Agreement, Bounds
 from shoal.flower.keys import Key
@@ -45,12 +46,9 @@ from shoal.flower.messages import (
 from shoal.flower.node.masker import Masker
 from shoal.flower.node.own_data import NodeData
 from shoal.flower.wire import WireError, state_types
-from shoal.lone_rows import check_client
 from shoal.metrics.evaluate import evaluate
-from shoal.orders import bounded, catch_up, with_memories
-from shoal.rundir import write_bytes
-from shoal.tree import Tree
-from shoal.types import Model
+from shoal.rounds.orders import bounded, catch_up, check_client, with_memories
+from shoal.rounds.state import Settings
 
 # ---- memories on disk ----
 STORED_MEMORIES = 16  # memory_ids
@@ -111,7 +109,7 @@ class Node:
     key: Key
     name: str
     home: Path
-    program: Program = field(init=False)
+    program: ClientProgram = field(init=False)
     settings: Settings = field(init=False)
     disk: MemoryDisk = field(init=False)
     initial: Tensor | None = field(init=False, default=None)
@@ -196,7 +194,7 @@ class Node:
             self.initial = hello.initial
 
     # ---- orders ----
-    def _order(self, frame: OrderMessage) -> tuple[base.Order, int]:
+    def _order(self, frame: OrderMessage) -> tuple[api.Order, int]:
         """The engine's order, and the serial of the last session's end it has seen."""
         if self.initial is None:
             raise NodeRefusedError("no hello came before this order")
@@ -212,12 +210,12 @@ class Node:
         except UserError as error:
             raise NodeRefusedError(str(error)) from None
         held = self.data.validation if self.program.needs_validation else None
-        return base.Order(
+        return api.Order(
             program=self.program,
             model=model,
             initial=self.initial,
             sent=tuple(frame.sent),
-            members=(base.Member(frame.member, train, held, memories, frame.cap or None),),
+            members=(api.Member(frame.member, train, held, memories, frame.cap or None),),
             rates=frame.rates,
             seed=frame.seed,
             round=frame.round,
@@ -250,7 +248,7 @@ class Node:
         named = zip(memories, frame.memory_ids, strict=True)
         return tuple([memory if name >= 0 else None for memory, name in named])
 
-    def _train(self, frame: OrderMessage, order: base.Order, ended: int) -> TrainReply:
+    def _train(self, frame: OrderMessage, order: api.Order, ended: int) -> TrainReply:
         private = self.agreement.privacy
         if self.masker is not None and not frame.among:
             raise NodeRefusedError("this member sends uploads as part of a sum only")
@@ -293,7 +291,7 @@ class Node:
         loss = max(-WORST, min(scores.loss, WORST)) if math.isfinite(scores.loss) else WORST
         return (-1.0 if scores.accuracy is None else scores.accuracy), loss
 
-    def _ask(self, frame: OrderMessage, order: base.Order) -> QuestionReply:
+    def _ask(self, frame: OrderMessage, order: api.Order) -> QuestionReply:
         if self.agreement.privacy is not None:
             raise NodeRefusedError("a private member answers no questions")
         if frame.question == SCORE:

@@ -13,12 +13,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shoal.data import own
-from shoal.data.folders import by_class, tree
+from shoal.core.errors import UserError
+from shoal.core.types import ClientData, Pool
+from shoal.data import tables
+from shoal.data.file_formats import by_class, tree
 from shoal.data.images import Look, dataset
-from shoal.errors import UserError
 from shoal.flower.agreement import DataForm
-from shoal.types import ClientData, Pool
 
 SHARE = 0.2  # of the rows that is kept for validation, where the user gives no set for it
 
@@ -37,11 +37,11 @@ def from_path(path: Path, expects: DataForm, *, x: str | None = None, y: str = "
     if path.is_dir():
         inputs, labels = _images(path, expects)
     else:
-        columns = own.read(path)
-        answers = own.column(columns, y, "y", path)
+        columns = tables.read(path)
+        answers = tables.column(columns, y, "y", path)
         if not len(answers):
             raise UserError(f"{path} has no rows; a member needs at least one")
-        inputs = torch.from_numpy(own.features(columns, x, {y}, path))
+        inputs = torch.from_numpy(tables.features(columns, x, {y}, path))
         labels = _labels(answers, expects, str(path))
     return _split(inputs, labels, expects, str(path))
 

@@ -20,7 +20,7 @@ from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.fab import Fab
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
-from shoal.errors import UserError
+from shoal.core.errors import UserError
 from shoal.flower.keys import write_secret
 
 

@@ -63,7 +63,7 @@ from flwr.superlink.cli.flower_superlink import SuperLinkLifespan, _parse_superl
 from flwr.superlink.main import create_app
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from shoal.errors import UserError
+from shoal.core.errors import UserError
 from shoal.flower.keys import write_secret
 from shoal.flower.operations.owner import Owner
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import httpx
 
-from shoal.errors import UserError, shown
+from shoal.core.errors import UserError, shown
+from shoal.core.files import end_holder, holder
 from shoal.flower.keys import fingerprint
 from shoal.flower.operations.up import (
     FederationFolder,
@@ -23,7 +24,6 @@ from shoal.flower.operations.up import (
 )
 from shoal.flower.privacy import account_lines
 from shoal.flower.server.record import round_line
-from shoal.lock import end_holder, holder
 
 # ---- nodes that were not let in ----
 KEY = r"-----BEGIN PUBLIC KEY-----[\w+/=\\]+-----END PUBLIC KEY-----\\n"

@@ -22,15 +22,13 @@ from typing import IO, Any
 
 import numpy as np
 
-from shoal.durable import private, private_folder
-from shoal.errors import UserError
+from shoal.core.errors import UserError
+from shoal.core.files import dump_json, end_holder, private, private_folder, write_text
 from shoal.flower.apps import agreement_of
 from shoal.flower.keys import make_certificates, new_key, read_key
 from shoal.flower.operations.owner import Owner, SuperLinkClient
 from shoal.flower.server.members import MemberRegistry
 from shoal.flower.server.record import LOCK
-from shoal.lock import end_holder
-from shoal.rundir import dump_json, write_text
 
 # ---- places ----
 

@@ -1,13 +1,11 @@
-"""The server's side of a real federation.
+"""The server's side.
 
-==================  ================================================================
-``server``          wait for members, play a round, judge it, write it down
-``sessions``        the world as it happened, and the way back to the last good model
-``engine``          the grid as an engine: orders to messages, replies to results
-``masked_round``    secure aggregation, the server's half
-``transport``       send, receive within bounds, believe or refuse
-``screening``       what every reply must be like
-``members``         who is registered and who is here
-``record``          files of a real run: records, events, counts per member
-==================  ================================================================
+- server        wait for members, play a round, judge it, write it down
+- sessions      the world as it happened, and the way back to the last good model
+- engine        the grid as an engine: orders to messages, replies to results
+- masked_round  secure aggregation, the server's half
+- transport     send, receive within bounds, believe or refuse
+- screening     what every reply must be like
+- members       who is registered and who is here
+- record        files of a real run: records, events, counts per member
 """

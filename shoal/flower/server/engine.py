@@ -15,9 +15,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from shoal import tree
-from shoal.engines.api import Member, Order, Results
-from shoal.engines.sums import Sums
+from shoal.core import tree
+from shoal.core.tree import Tree
+from shoal.engines.api import Member, Order, Results, Sums
 from shoal.flower import messages
 from shoal.flower.masking import Secure
 from shoal.flower.messages import SCORE, QuestionReply, TrainReply
@@ -25,7 +25,6 @@ from shoal.flower.server import screening
 from shoal.flower.server.masked_round import MaskedRound, SumNotOpenedError
 from shoal.flower.server.screening import ReplyScreen
 from shoal.flower.server.transport import Address, Transport
-from shoal.tree import Tree
 
 
 class NoAnswerError(Exception):

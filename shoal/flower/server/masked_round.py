@@ -17,7 +17,7 @@ from flwr.common.secure_aggregation.crypto.shamir import combine_shares
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key, public_key_to_bytes
 from torch import Tensor
 
-from shoal import tree
+from shoal.core import tree
 from shoal.flower import masking
 from shoal.flower.masking import Secure
 from shoal.flower.messages import (

@@ -12,13 +12,13 @@ from pathlib import Path
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from shoal.errors import UserError
+from shoal.core.errors import UserError
+from shoal.core.files import dump_json, write_text
 from shoal.flower.agreement import Rules
 from shoal.flower.keys import fingerprint
 from shoal.flower.messages import Introduction, MemberInfo
 from shoal.flower.server.screening import judged
 from shoal.flower.server.transport import Address, Transport
-from shoal.rundir import dump_json, write_text
 
 
 # ---- who is registered ----

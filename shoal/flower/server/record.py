@@ -9,22 +9,24 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shoal import checkpoint
-from shoal.checkpoint import Saved
-from shoal.durable import private
-from shoal.errors import shown
-from shoal.federation import Federation
+from shoal.core.errors import shown
+from shoal.core.files import dump_json, dump_yaml, private, write_text
 from shoal.flower.agreement import Agreement
 from shoal.flower.server.sessions import Scores, mean_score
-from shoal.journal import Journal
-from shoal.player import Record
-from shoal.round import ClientReport
-from shoal.rundir import RunDir, dump_json, dump_yaml, write_text
-from shoal.runner import write_model
-from shoal.summary import read_rounds, summary
+from shoal.rounds.play import ClientReport
+from shoal.rounds.state import Federation
+from shoal.runs import checkpoint
+from shoal.runs.checkpoint import Saved
+from shoal.runs.directory import RunDir
+from shoal.runs.journal import Journal
+from shoal.runs.player import Record
+from shoal.runs.records import read_rounds
+from shoal.runs.run import write_model
+from shoal.runs.summary import summary
 
 if TYPE_CHECKING:
     from shoal.flower.server.server import Server
+
 
 LOCK = "lock"  # held by the one server that uses a run
 

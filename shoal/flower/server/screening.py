@@ -21,11 +21,14 @@ import torch
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key
 from torch import Tensor
 
-from shoal import tree
-from shoal.engines import api as base
+from shoal.core import tree
+from shoal.core.errors import shown
+from shoal.core.states import freeze
+from shoal.core.tree import Tree
+from shoal.core.types import ClientData, Pool, Reduction
+from shoal.engines import api
 from shoal.engines.api import Order, Results
 from shoal.engines.loop import question_view, train_one
-from shoal.errors import shown
 from shoal.flower import masking
 from shoal.flower.agreement import DataForm, Limits
 from shoal.flower.messages import (
@@ -38,11 +41,8 @@ from shoal.flower.messages import (
     TrainReply,
     UnmaskReply,
 )
-from shoal.guard import NOT_FINITE
-from shoal.part import Part
-from shoal.states import freeze
-from shoal.tree import Tree
-from shoal.types import ClientData, Pool, Reduction
+from shoal.methods.slots import Part
+from shoal.rounds.uploads import NOT_FINITE
 
 # ---- a made-up member ----
 PRETENDED_ROWS = 4  # batch normalisation needs more than one
@@ -60,8 +60,8 @@ class PretendMember:
         y = torch.arange(PRETENDED_ROWS) % expects.classes
         self.data = ClientData(Pool(x, y), torch.arange(PRETENDED_ROWS), y, float(PRETENDED_ROWS))
 
-    def _order(self, order: base.Order) -> tuple[base.Order, base.Member]:
-        member = base.Member(0, self.data, self.data, None, None)
+    def _order(self, order: api.Order) -> tuple[api.Order, api.Member]:
+        member = api.Member(0, self.data, self.data, None, None)
         return replace(
             order,
             members=(member,),
@@ -69,12 +69,12 @@ class PretendMember:
             batch=min(order.batch or PRETENDED_ROWS, PRETENDED_ROWS),
         ), member
 
-    def upload(self, order: base.Order) -> Tree:
+    def upload(self, order: api.Order) -> Tree:
         """Statistics and payloads of a member's upload."""
         results = train_one(*self._order(order))
         return results.stats[0], tree.row(results.payloads, 0)
 
-    def answer(self, order: base.Order, question: Callable[..., Tree], payload: Tree) -> Tree:
+    def answer(self, order: api.Order, question: Callable[..., Tree], payload: Tree) -> Tree:
         asked, member = self._order(order)
         found: Tree = question(question_view(asked, member, question), payload)
         return found

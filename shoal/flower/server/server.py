@@ -1,6 +1,7 @@
 """The server of a real federation: wait for members, play a round, write it down, go on.
 
-Rounds are those of :class:`shoal.player.Player`, the same as in a simulation; this file is about
+Rounds are those of :class:`shoal.runs.player.Player`, the same as in a simulation; this file is
+about
 what a simulation does not have: members that come, fall silent or lie, a server that is restarted,
 and a model that turns bad.
 """
@@ -14,11 +15,10 @@ from pathlib import Path
 
 from flwr.serverapp import Grid
 
-from shoal import checkpoint
-from shoal.context import Round
-from shoal.durable import private_folder
-from shoal.errors import UserError
-from shoal.federation import Federation, Settings
+from shoal.core.errors import UserError
+from shoal.core.files import hold, private_folder
+from shoal.core.types import Job
+from shoal.core.world_protocol import Moment
 from shoal.flower.agreement import Agreement, Bounds, Rules
 from shoal.flower.privacy import Account, account_lines
 from shoal.flower.server.engine import GridEngine, NoAnswerError
@@ -28,12 +28,11 @@ from shoal.flower.server.screening import PretendMember, ReplyScreen
 from shoal.flower.server.sessions import LiveWorld, RollbackRule, Scores, SessionTracker, mean_score
 from shoal.flower.server.transport import Transport
 from shoal.flower.wire import state_types
-from shoal.lock import hold
-from shoal.orders import make_order
-from shoal.player import AbandonedError, Player, Record
-from shoal.round import RoundReport
-from shoal.types import Job
-from shoal.worlds.base import Moment
+from shoal.rounds.orders import make_order
+from shoal.rounds.play import RoundReport
+from shoal.rounds.state import Federation, Round, Settings
+from shoal.runs import checkpoint
+from shoal.runs.player import AbandonedError, Player, Record
 
 MAX_FAILED_ATTEMPTS = 20  # attempts at one round, with members here, before the server gives up
 REMIND_SECONDS = 60.0  # seconds between two lines that say we wait

@@ -10,11 +10,11 @@ from pathlib import Path
 from statistics import median_low
 from typing import Any
 
-from shoal.federation import Federation
+from shoal.core.files import dump_json, write_text
+from shoal.core.types import ClientData, Shift
+from shoal.core.world_protocol import Moment
 from shoal.flower.agreement import ANYBODY, EmptyWorld
-from shoal.rundir import dump_json, write_text
-from shoal.types import ClientData, Shift
-from shoal.worlds.base import Moment
+from shoal.rounds.state import Federation
 
 
 # ---- when a session begins ----

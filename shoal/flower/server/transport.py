@@ -13,7 +13,7 @@ import httpx
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from shoal.errors import shown
+from shoal.core.errors import shown
 from shoal.flower import messages, wire
 from shoal.flower.agreement import Rules
 from shoal.flower.keys import signed_by

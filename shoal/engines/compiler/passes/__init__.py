@@ -1,4 +1,13 @@
-"""Passes: rewritings of a captured step, one a module, each with the pattern it looks for.
+"""One file per pass.
+
+- clean               no-ops, constants, repeated work
+- rate_number         learning rates as plain numbers
+- classes_first       softmax over the first axis
+- softmax_loss        softmax minus one-hot
+- memory_format       channels-last gradients
+- scale_last          factors moved to where they cost least
+- gradient_blocks     a concatenated gradient added block by block
+- factor_first_layer  the first layer's weights never written: two factors instead
 
 A pass is a function ``apply(graph)`` that returns another graph, the very graph it was given where
 its pattern does not occur, or ``Refused`` where something looked like the pattern and was not. It

@@ -37,7 +37,7 @@ from shoal.engines.compiler.graph import (
     op_name,
     shape,
 )
-from shoal.engines.compiler.passes.gradient_blocks import Block, accumulate
+from shoal.engines.compiler.passes.gradient_blocks import GradientBlock, accumulate
 
 _FLATTENS = ("view", "_unsafe_view")
 SMALL_LAYER = 2**14  # weights below which nothing is won
@@ -83,7 +83,7 @@ class _Layer(NamedTuple):
     """The first layer's place in a step."""
 
     factors: Factors
-    block: Block  # its weights' gradient
+    block: GradientBlock  # its weights' gradient
     update: Node
     split: Node  # of the model into its tensors
     reads: list[Node]  # products with its weights
@@ -113,7 +113,7 @@ def _find(graph: Graph) -> _Layer | Refused:
     return _Layer(factors, block, update, split, reads)
 
 
-def _is_outer(block: Block, x: Node) -> bool:
+def _is_outer(block: GradientBlock, x: Node) -> bool:
     """Whether a block is the product of gradients ``[C, out, B]`` and the samples themselves."""
     if not block.product or len(shape(block.operands[0])) != 3:
         return False
@@ -201,5 +201,5 @@ def _hand_out(graph: Graph, found: _Layer) -> Node:
     return factor
 
 
-def _moved(block: Block, gone: Block) -> Block:
+def _moved(block: GradientBlock, gone: GradientBlock) -> GradientBlock:
     return block._replace(start=block.start - gone.size) if block.start > gone.start else block

@@ -41,7 +41,7 @@ from shoal.engines.compiler.graph import (
 _SMALL_BLOCK = 4096
 
 
-class Block(NamedTuple):
+class GradientBlock(NamedTuple):
     """One block: where it is in the vector, the views that lead to it, and what goes there."""
 
     start: int
@@ -156,7 +156,7 @@ def _accumulate_last(fx: FxGraph, node: Node, theta: Node) -> None:
     node.replace_all_uses_with(new)
 
 
-def _blocks(gradient: Node) -> list[Block]:
+def _blocks(gradient: Node) -> list[GradientBlock]:
     found, start = [], 0
     pieces: Any = gradient.args[0]
     for piece in pieces:
@@ -167,7 +167,7 @@ def _blocks(gradient: Node) -> list[Block]:
     return found
 
 
-def _by_rows(block: Block) -> Block:
+def _by_rows(block: GradientBlock) -> GradientBlock:
     """The gradient of a table as the rows that were looked up, where those are fewer."""
     node = block.operands[0]
     if op_name(node) != "embedding_dense_backward" or node.args[3:] != (-1, False):
@@ -185,7 +185,7 @@ def _by_rows(block: Block) -> Block:
     return block._replace(operands=(index, flat), rows=True)
 
 
-def _block(piece: Node, start: int, size: int, gradient: Node) -> Block:
+def _block(piece: Node, start: int, size: int, gradient: Node) -> GradientBlock:
     """Walk up the views of a block; the inverse views lead from the vector to its place."""
     spot = value(gradient).narrow(-1, start, size)
     path: list[tuple[str, tuple[Any, ...]]] = []
@@ -199,7 +199,7 @@ def _block(piece: Node, start: int, size: int, gradient: Node) -> Block:
         node = node.args[0]  # type: ignore[assignment]
     product = _product(node)
     operands = product if product else (node,)
-    return Block(start, size, tuple(path), bool(product), operands)
+    return GradientBlock(start, size, tuple(path), bool(product), operands)
 
 
 def _inverse(node: Node) -> tuple[str, tuple[Any, ...]] | None:

@@ -1,0 +1,460 @@
+"""Every key, its default and its complaint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from shoal.config.messages import Place, nowhere, translated
+from shoal.core.setting_types import (
+    Above0,
+    Above0To1,
+    AtLeast0,
+    Below1,
+    Count,
+    Finite,
+    From0To1,
+    Whole,
+    Within0And1,
+)
+from shoal.core.types import LastBatch
+
+# ---- schedule ------------------------------------------------------------------------------------
+# How the clients' rate changes over a run.
+
+
+class Schedule(BaseModel):
+    """The rate of every local epoch, as a multiple of ``local.rate``.
+
+    - ``constant``
+    - ``factor``: times ``factor`` every round
+    - ``step``: times ``factor`` every ``every`` local epochs, counted within a client's round,
+      over the run (``over: run``), or anew in every task (``over: task``)
+    - ``polynomial``: ``(1 - final)(1 - t/T)^power + final``, t and T the rounds of the session
+
+    >>> Schedule(name="factor", factor=0.5).rates(0.1, 2, round=3)
+    (0.0125, 0.0125)
+    >>> Schedule(name="step", factor=0.5, every=2).rates(1.0, 5)
+    (1.0, 1.0, 0.5, 0.5, 0.25)
+    >>> Schedule(name="polynomial", power=1).rates(1.0, 1, session_round=1, session_rounds=4)
+    (0.7525,)
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    name: Literal["constant", "factor", "step", "polynomial"] = Field(
+        default="constant", description="constant, factor, step or polynomial"
+    )
+    factor: Above0 = Field(default=1.0, description="a number above 0")
+    every: Count = Field(default=1, description="a whole number of at least 1")
+    over: Literal["round", "run", "task"] = Field(default="round", description="round, run or task")
+    final: From0To1 = Field(default=0.01, description="a share of the rate, from 0 to 1")
+    power: Above0 = Field(default=0.9, description="a number above 0")
+
+    @model_validator(mode="after")
+    def _used(self) -> Schedule:
+        """A setting that the schedule does not read is a mistake."""
+        reads = {"factor": ("factor",), "step": ("factor", "every", "over")}
+        reads["polynomial"] = ("final", "power")
+        given = {
+            key
+            for key in self.model_fields_set - {"name"}
+            if getattr(self, key) != type(self).model_fields[key].default
+        }
+        unused = sorted(given - set(reads.get(self.name, ())))
+        if unused:
+            raise ValueError(f"the schedule {self.name!r} does not use {unused[0]!r}")
+        return self
+
+    def rates(
+        self,
+        rate: float,
+        epochs: int,
+        *,
+        round: int = 0,
+        session_round: int = 0,
+        session_rounds: int = 1,
+        task_round: int = 0,
+    ) -> tuple[float, ...]:
+        """One rate a local epoch of this round."""
+        if self.name == "factor":
+            return (rate * self.factor**round,) * epochs
+        if self.name == "step":
+            first = {"round": 0, "run": round, "task": task_round}[self.over] * epochs
+            return tuple(rate * self.factor ** ((first + e) // self.every) for e in range(epochs))
+        if self.name == "polynomial":
+            left = max(0.0, 1.0 - session_round / session_rounds)
+            return ((rate - self.final * rate) * left**self.power + self.final * rate,) * epochs
+        return (rate,) * epochs
+
+
+# ---- problem -------------------------------------------------------------------------------------
+# ``problem: quadratic``: a run that can be checked by hand.
+
+Matrix = tuple[tuple[Finite, ...], ...]
+
+
+class Stretch(BaseModel):
+    """Some rounds with fixed members and losses."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    rounds: Count = Field(description="a whole number of at least 1")
+    a: Matrix = Field(description="one list of numbers a client")
+    b: Matrix = Field(description="one list of numbers a client")
+    n: tuple[Above0, ...] = Field(description="one number above 0 a client")
+    members: tuple[Whole, ...] | None = Field(default=None, description="one whole number a client")
+
+    @field_validator("a", "b", mode="before")
+    @classmethod
+    def _scalars(cls, value: Any) -> Any:
+        """In one dimension, numbers do for lists of one number."""
+        if isinstance(value, list | tuple):
+            return [v if isinstance(v, list | tuple) else [v] for v in value]
+        return value
+
+    @model_validator(mode="after")
+    def _same_sizes(self) -> Stretch:
+        clients = {len(self.a), len(self.b), len(self.n)}
+        if self.members is not None:
+            clients.add(len(self.members))
+        if len(clients) > 1 or not self.n:
+            raise ValueError("a, b and n (and members) need one entry a client")
+        if len({len(row) for row in (*self.a, *self.b)}) != 1:
+            raise ValueError("all rows of a and b need the same length")
+        if min(self.n) <= 0:
+            raise ValueError("every n must be above 0")
+        return self
+
+
+class Problem(BaseModel):
+    """Client i has loss ``0.5 sum_j a_ij (w_j - b_ij)^2``.
+
+    Given by ``a``, ``b``, ``n`` and ``rounds``, or by ``segments`` one after another, or drawn:
+    ``sessions`` of ``rounds`` rounds with ``clients`` members each in ``size`` dimensions.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    name: Literal["quadratic"] = Field(default="quadratic", description="quadratic")
+    rounds: Count = Field(default=10, description="a whole number of at least 1")
+    a: Matrix | None = Field(default=None, description="one list of numbers a client")
+    b: Matrix | None = Field(default=None, description="one list of numbers a client")
+    n: tuple[Above0, ...] | None = Field(default=None, description="one number above 0 a client")
+    segments: tuple[Stretch, ...] | None = Field(
+        default=None, description="a list of {rounds, a, b, n}"
+    )
+    kind: Literal["members", "domain", "classes", "concept"] = Field(
+        default="members", description="members, domain, classes or concept"
+    )
+    w0: tuple[Finite, ...] | None = Field(default=None, description="a list of numbers")
+    layout: dict[str, Count] | None = Field(
+        default=None, description="{name: size} of the tensors in w"
+    )
+    steps_per_epoch: Count = Field(default=1, description="a whole number of at least 1")
+    clients: Count = Field(default=4, description="a whole number of at least 1")
+    size: Count = Field(default=2, description="a whole number of at least 1")
+    sessions: Count = Field(default=1, description="a whole number of at least 1")
+
+    _scalars = field_validator("a", "b", mode="before")(Stretch._scalars.__func__)  # type: ignore[attr-defined]
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Problem:
+        given = [name for name in ("a", "b", "n") if getattr(self, name) is not None]
+        if given and len(given) < 3:
+            raise ValueError("a, b and n go together")
+        if given and self.segments is not None:
+            raise ValueError("give a, b and n, or segments, but not both")
+        stretches = self.stretches()
+        sizes = {len(row) for stretch in stretches or () for row in stretch.a}
+        size = self.size if stretches is None else min(sizes)
+        if len(sizes) > 1 or (self.w0 is not None and len(self.w0) != size):
+            raise ValueError("w0 and all rows of a and b need the same length")
+        if self.layout is not None and sum(self.layout.values()) != size:
+            raise ValueError(f"the sizes in layout must add up to {size}")
+        return self
+
+    def stretches(self) -> tuple[Stretch, ...] | None:
+        """The segments as given; None when they are to be drawn."""
+        if self.segments is not None:
+            return self.segments
+        if self.a is None or self.b is None or self.n is None:
+            return None
+        return (Stretch(rounds=self.rounds, a=self.a, b=self.b, n=self.n, members=None),)
+
+
+# ---- old names -----------------------------------------------------------------------------------
+# Names that version 0.1 used in configs, and what they are called now.
+#
+# They are read everywhere and written nowhere, and no message shows them.
+
+# ``processes`` ran methods that cannot be stacked, too: the rule finds the engine for those.
+ENGINES: Final[Mapping[str, str]] = {"vectorized": "stacked", "processes": "auto"}
+# Keys that mean nothing any more.
+GONE: Final = ("engine_reason",)
+
+
+def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A config with today's names.
+
+    >>> renamed({"engine": "vectorized", "seed": 1})
+    {'engine': 'stacked', 'seed': 1}
+    >>> renamed({"engine": "processes", "workers": 4})
+    {'engine': 'auto', 'threads': 4}
+    """
+    out = {key: value for key, value in values.items() if key not in GONE}
+    engine = out.get("engine")
+    if isinstance(engine, str) and engine in ENGINES:
+        out["engine"] = ENGINES[engine]
+        workers = out.pop("workers", None)
+        if workers is not None:
+            out.setdefault("threads", workers)
+    return out
+
+
+# ---- config --------------------------------------------------------------------------------------
+# What a config may say. A field's description completes the sentence "must be ...".
+
+# Times the initial loss (or 1, if that is less). Losses after a drift rose by factors up to 40, and
+# by 8,000 in runs that still learnt; those that diverge pass any factor within some rounds.
+DIVERGED = 1e6
+
+
+class StrictModel(BaseModel):
+    """Unknown keys are errors; infinity stays infinity (a neutral value of some settings)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
+
+
+class Named(BaseModel):
+    """A name and that thing's own options, which its registry checks."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, ser_json_inf_nan="constants")
+    name: str = Field(description="a name")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+
+class ModelChoice(Named):
+    name: str = Field(default="mlp", description="the name of a model")
+    init: str = Field(default="random", description="random, or the path of a .safetensors file")
+
+
+class LocalTraining(StrictModel):
+    """Training on one client."""
+
+    epochs: Count = Field(default=1, description="a whole number of at least 1")
+    steps: Count | tuple[Count, ...] | None = Field(
+        default=None,
+        description="at most so many local steps a round (a whole number above 0), or null",
+    )
+    batch: Count | None = Field(
+        default=32, description="a whole number above 0, or null for all rows"
+    )
+    last_batch: LastBatch = Field(
+        default="keep",
+        description="keep, drop or merge (rows that do not fill a batch are one of their own, are "
+        "left out for the epoch, or join the batch before)",
+    )
+    rate: Above0 = Field(default=0.05, description="a number above 0")
+    optimizer: Literal["sgd", "adam", "adamw"] = Field(
+        default="sgd", description="sgd, adam or adamw"
+    )
+    momentum: Below1 = Field(default=0.0, description="a number from 0 up to, not including, 1")
+    weight_decay: AtLeast0 = Field(default=0.0, description="a number of at least 0")
+    clip: Above0 | None = Field(default=None, description="a number above 0, or null")
+    schedule: Schedule = Field(default=Schedule(), description="a schedule")
+    shuffle: bool = Field(default=True, description="true or false")
+    validation: Below1 | Literal["auto"] = Field(
+        default="auto", description="a share from 0 up to 1, or auto"
+    )
+    augment: Literal["none"] = Field(default="none", description="none")
+
+    @field_validator("schedule", mode="before")
+    @classmethod
+    def _short(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+
+class Loss(StrictModel):
+    """What is added up over rows."""
+
+    class_weights: Literal["balanced"] | tuple[Above0, ...] | None = Field(
+        default=None,
+        description="null, balanced (each class counts the same), or one number above 0 a class",
+    )
+
+
+class RecoveryRule(StrictModel):
+    """When accuracy is back after a shift: see :class:`shoal.metrics.shifts.Recovery`."""
+
+    window: Count = Field(
+        default=3, description="a number of evaluations before the shift, at least 1"
+    )
+    margin: AtLeast0 = Field(default=0.01, description="a share of 1, such as 0.01")
+    hold: Count = Field(default=10, description="a number of rounds, at least 1")
+
+
+class Evaluate(StrictModel):
+    """Which accuracy a round's record carries, and how often."""
+
+    on: Literal["active", "global", "members", "each", "own", "tasks"] = Field(
+        default="active", description="active, global, members, each, own or tasks"
+    )
+    every: Count = Field(default=1, description="a whole number of at least 1")
+    local: Count | None = Field(
+        default=None,
+        description="a number of rounds after which members' local models are scored, or null",
+    )
+    held_out: Within0And1 | None = Field(
+        default=0.2,
+        description="a share above 0 and below 1 of each member's rows, split off first for its "
+        "own score, or null for version 0.1's rule (validation rows, else training rows)",
+    )
+    train: bool = Field(default=False, description="true or false")
+    members: Count = Field(
+        default=1000, description="the most members to look at, a whole number of at least 1"
+    )
+    metrics: tuple[str, ...] = Field(
+        default=(), description="a list of auc, f1, mae, rmse, r2 or module:function"
+    )
+    target: Above0To1 | None = Field(
+        default=None, description="an accuracy above 0 and at most 1, or null"
+    )
+    window: Count = Field(
+        default=10, description="a number of rounds after a shift, a whole number of at least 1"
+    )
+    recovery: RecoveryRule = Field(
+        default=RecoveryRule(), description="{window: evaluations, margin: share, hold: rounds}"
+    )
+
+    @property
+    def of_members(self) -> bool:
+        """Whether members are scored on rows of their own."""
+        return self.on in ("members", "each", "own") or self.local is not None
+
+
+class GuardRules(StrictModel):
+    """Which uploads are averaged, and how many make a round."""
+
+    enabled: bool = Field(default=True, description="true or false")
+    quorum: Count | Above0To1 = Field(
+        default=0.5, description="a number of clients, or a share up to 1.0"
+    )
+    retries: Whole = Field(default=3, description="a whole number of at least 0")
+    norm: Above0 | None = Field(default=None, description="a number above 0, or null")
+    diverged: Above0 | None = Field(
+        default=DIVERGED,
+        description="a multiple of the initial loss above which a run has diverged, or null",
+    )
+
+
+class Checkpoint(StrictModel):
+    """``auto`` is every 20 seconds; nothing but survival depends on it."""
+
+    every: Count | Literal["auto"] = Field(
+        default="auto", description="a number of rounds, or auto"
+    )
+
+
+class Config(StrictModel):
+    """A whole run."""
+
+    format: Literal[1, 2] = Field(
+        default=1, description="1 or 2 (a run directory's config has 2: every setting is in it)"
+    )
+    seed: Whole = Field(default=0, lt=2**63, description="a whole number from 0 to 2^63 - 1")
+    device: str = Field(
+        default="auto",
+        pattern=r"^[a-z][a-z0-9_]*(:\d+)?$",
+        description="auto, cpu, cuda, cuda:1, mps or another device of torch's",
+    )
+    precision: Literal["float32", "bfloat16"] = Field(
+        default="float32",
+        description="float32, or bfloat16 (a network computes its layers in it, as torch.autocast "
+        "says; models, losses and updates stay in float32)",
+    )
+    problem: Problem | None = Field(default=None, description="quadratic, or null")
+    data: Named = Field(default_factory=lambda: Named(name="digits"), description="a data set")
+    model: ModelChoice = Field(default=ModelChoice(), description="a model")
+    world: Named = Field(default_factory=lambda: Named(name="churn"), description="a world")
+    participation: Count | Above0To1 = Field(
+        default=1.0, description="a number of members above 0, or a share such as 0.2"
+    )
+    sampling: Literal["fixed", "bernoulli"] = Field(
+        default="fixed", description="fixed or bernoulli"
+    )
+    weights: Literal["samples", "uniform"] | None = Field(
+        default=None, description="samples, uniform, or null for the method's own choice"
+    )
+    local: LocalTraining = Field(default=LocalTraining(), description="settings of local training")
+    loss: Loss = Field(default=Loss(), description="settings of the loss")
+    method: (
+        str | dict[str, dict[str, Any] | None] | list[str | dict[str, dict[str, Any] | None]]
+    ) = Field(
+        default="fedavg",
+        description="a method's name, {name: {setting: value}}, or a list of those",
+    )
+    evaluate: Evaluate = Field(default=Evaluate(), description="settings of evaluation")
+    engine: Literal["auto", "loop", "stacked", "ray"] = Field(
+        default="auto", description="auto, loop, stacked or ray"
+    )
+    threads: Count | None = Field(
+        default=None, description="a number of threads, or null for one per core"
+    )
+    workers: Count | None = Field(
+        default=None, description="a number of workers for engine ray, or null for one per core"
+    )
+    address: str | None = Field(
+        default=None, description="the address of a Ray cluster, or null for one of our own"
+    )
+    guard: GuardRules = Field(default=GuardRules(), description="settings of the guard")
+    checkpoint: Checkpoint = Field(default=Checkpoint(), description="settings of checkpoints")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _todays_names(cls, values: Any) -> Any:
+        return renamed(values) if isinstance(values, Mapping) else values
+
+    @field_validator("data", "model", "world", "problem", mode="before")
+    @classmethod
+    def _short(cls, value: Any) -> Any:
+        if isinstance(value, Mapping) and "path" in value and "name" not in value:
+            return {"name": "files", **value}  # a user's own data needs no name
+        return {"name": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _engine_options(self) -> Config:
+        if self.workers is not None and self.engine != "ray":
+            raise ValueError("workers is for engine: ray")
+        if self.address is not None and self.engine != "ray":
+            raise ValueError("address is for engine: ray")
+        return self
+
+    @model_validator(mode="after")
+    def _one_subject(self) -> Config:
+        given = self.model_fields_set & {"data", "model", "world"}
+        if self.problem is not None and given:
+            raise ValueError(f"a problem brings its own world and data; leave out {min(given)!r}")
+        return self
+
+    def complete(self) -> dict[str, Any]:
+        """Every key and its value, as plain JSON and YAML values."""
+        values: dict[str, Any] = self.model_dump(mode="json")
+        for key in ("data", "model", "world") if self.problem else ("problem",):
+            del values[key]
+        for key in ("threads", "workers", "address"):
+            if values[key] is None:
+                del values[key]
+        if values["precision"] == "float32":  # as every run was before there was a choice
+            del values["precision"]
+        return values
+
+
+def from_mapping(values: Mapping[str, Any], place: Place = nowhere) -> Config:
+    """A checked config; ``place`` says where in a file a key stands."""
+    try:
+        return Config.model_validate(dict(values))
+    except ValidationError as error:
+        raise translated(error, Config, place) from None

@@ -1,0 +1,63 @@
+"""Cores and memory: how many there are to use."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from shoal.core.errors import UserError
+
+# ---- cores ---------------------------------------------------------------------------------------
+# How many cores there are to use, and sharing them out between processes.
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def keep_to(share: int, shares: int) -> None:
+    """Use one of ``shares`` equal parts of the cores, where the system can do that.
+
+    Engines and evaluation use all cores that a process may use; without this, each worker would
+    use all of them, and wait for the others.
+    """
+    if hasattr(os, "sched_setaffinity"):
+        free = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, free[share % len(free) :: min(shares, len(free))])
+
+
+# ---- store budget --------------------------------------------------------------------------------
+# How many bytes of clients' memories stay in RAM before they go to disk.
+#
+# A quarter of the machine's memory (2 GiB where that cannot be known), or what ``SHOAL_MEMORY``
+# says: a number of bytes, or such as ``512MiB``, ``4GiB``.
+
+VARIABLE = "SHOAL_MEMORY"
+UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+_AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+
+
+def budget() -> int:
+    """The budget of a store that is given none."""
+    given = os.environ.get(VARIABLE)
+    if given:
+        return amount(given)
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
+    except (AttributeError, OSError, ValueError):
+        return 2 * 2**30
+
+
+def amount(text: str) -> int:
+    """Bytes in words.
+
+    >>> amount("512MiB") == 512 * 2**20, amount("1.5 g") == 3 * 2**29, amount("4096")
+    (True, True, 4096)
+    """
+    found = _AMOUNT.fullmatch(text.strip())
+    if found is None:
+        raise UserError(
+            f"{VARIABLE} is {text!r}; it must be a number of bytes, such as 4096, 512MiB or 4GiB"
+        )
+    return int(float(found[1]) * UNITS[found[2].lower()])

@@ -1,0 +1,139 @@
+"""Words that every other module uses: data of a client, batches, outputs, uploads, shifts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from shoal.core.states import state
+
+# What becomes of rows that do not fill a batch: one of their own, none, or the one before gets them
+LastBatch = Literal["keep", "drop", "merge"]
+
+Kind = str  # one of KINDS
+KINDS = ("members", "concept", "domain", "classes", "noticed")
+
+
+class Pool(NamedTuple):
+    """Samples that clients point into: row r is the pair ``(x[r], y[r])``."""
+
+    x: Tensor
+    y: Tensor
+
+
+@dataclass(frozen=True)
+class ClientData:
+    """The samples of one client: rows of a pool, with the labels the client sees.
+
+    ``labels`` differs from ``pool.y[rows]`` when the client's concept has drifted.
+    ``count`` is the ``n_i`` of the aggregation weights; it is the number of rows unless the
+    problem says otherwise (a quadratic client is one row that stands for n samples).
+    ``weight`` weighs the rows inside the loss (None: all equal).
+    """
+
+    pool: Pool
+    rows: Tensor
+    labels: Tensor
+    count: float
+    weight: Tensor | None = None
+
+    def __len__(self) -> int:
+        return self.rows.size(0)  # many times a round: half the time of the shape's first
+
+
+class Batch(NamedTuple):
+    """A mini-batch. ``weight`` is None when every row is real and counts the same."""
+
+    x: Tensor
+    y: Tensor
+    weight: Tensor | None = None
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Mean of one value a row, padding left out."""
+        if self.weight is None:
+            return values.mean()
+        return (values * self.weight).sum() / self.weight.sum().clamp_min(1e-12)
+
+
+class Outputs(NamedTuple):
+    """What a model says of a batch. ``stats`` are the running statistics after the pass."""
+
+    logits: Tensor
+    features: Tensor
+    stats: Tensor
+    extra: tuple[Tensor, ...] = ()
+
+
+class Terms(NamedTuple):
+    """What a part adds to the local objective.
+
+    ``weight`` multiplies the base loss; ``extra`` is added to it; ``pull`` is the gradient of a
+    further term, given in closed form because that is cheaper than differentiating it.
+    """
+
+    weight: float | Tensor = 1.0
+    extra: Tensor | None = None
+    pull: Tensor | None = None
+
+
+@state("federation.model")
+class Model(NamedTuple):
+    """A global model: trainable vector and running statistics (empty for most networks)."""
+
+    theta: Tensor
+    stats: Tensor
+
+    def to(self, device: torch.device | str) -> Model:
+        """The same model on a device."""
+        return Model(self.theta.to(device), self.stats.to(device))
+
+
+class Work(NamedTuple):
+    """What a client really did in a round, as 0-d tensors; nothing recomputes it."""
+
+    steps: Tensor
+    samples: Tensor
+    epochs: Tensor
+    rate_sum: Tensor
+
+
+class Reduction(StrEnum):
+    """How the server combines the payloads that a part's clients upload."""
+
+    MEAN = "mean"  # with the aggregation weights
+    SUM = "sum"  # plain sum, in client order
+    STACK = "stack"  # one row a client, in client order
+
+
+@dataclass(frozen=True)
+class Shift:
+    """Something changed at the start of this round."""
+
+    round: int
+    kinds: frozenset[Kind]
+    announced: bool = True
+    note: str = ""
+
+
+class Job(NamedTuple):
+    """One client's work in a round: which model it trains, on which blocks of its data.
+
+    A block is what the client held at a round, and is named by that round.
+    """
+
+    client: int
+    model: int = 0
+    blocks: tuple[int, ...] | None = None  # None: what the client holds now
+    concept: int | None = None  # an oracle's: the client's data as it is under this concept
+
+
+@dataclass
+class Rejected:
+    """An upload that was dropped, and why."""
+
+    client: int
+    reason: str

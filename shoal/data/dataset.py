@@ -1,0 +1,145 @@
+"""What a data set is, the table of sources, and what is checked before data is handed out."""
+
+from __future__ import annotations
+
+import inspect
+import pkgutil
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from shoal.core.errors import UserError, suggestion
+from shoal.core.types import Pool
+from shoal.data.download import About
+
+
+class Dataset(NamedTuple):
+    """Samples to train and to test on.
+
+    ``classes`` is None for regression; ``shape`` is that of one sample; ``group`` and
+    ``test_group`` give the natural client of each row where the data has one. ``vocabulary`` is
+    the number of different tokens where samples are sequences of token numbers, and ``words`` a
+    digest of which they are. ``options`` are those that :func:`load` was called with.
+    """
+
+    name: str
+    train: Pool
+    test: Pool
+    classes: int | None
+    shape: tuple[int, ...]
+    group: Tensor | None = None
+    test_group: Tensor | None = None
+    vocabulary: int | None = None
+    words: str | None = None
+    options: tuple[tuple[str, Any], ...] = ()
+
+
+Source = Callable[..., Dataset]
+S = TypeVar("S", bound=Source)
+
+_SOURCES: dict[str, Source] = {}
+_ABOUT: dict[str, About] = {}
+
+
+def source(name: str, about: About | None = None) -> Callable[[S], S]:
+    """Register a function as the data set ``name``; its keyword arguments are its options.
+
+    ``about`` is what ``shoal data`` prints. A name such as ``pacs:photo`` is a domain of ``pacs``.
+    """
+
+    def register(make: S) -> S:
+        # The same definition may come twice: a reloaded module registers anew.
+        if name in _SOURCES and _SOURCES[name].__qualname__ != make.__qualname__:
+            raise ValueError(f"two sources are called {name!r}")
+        _SOURCES[name] = make
+        if about is not None:
+            _ABOUT[name] = about
+        return make
+
+    return register
+
+
+def names() -> list[str]:
+    """Every data set that :func:`load` knows."""
+    _discover()
+    return sorted(_SOURCES)
+
+
+def about(name: str) -> About:
+    """What is known of the data set ``name`` before it is read."""
+    if name not in names():
+        raise UserError(f"unknown data set {name!r}; {suggestion(name, whole())}")
+    plain = About(name, name, "-", None, ())
+    return _ABOUT.get(name) or _ABOUT.get(name.partition(":")[0]) or plain
+
+
+def whole() -> list[str]:
+    """:func:`names` without the domains of others."""
+    return [name for name in names() if ":" not in name]
+
+
+def function(name: str) -> Source:
+    """The function behind ``name``; its signature has the options, its text what it is."""
+    about(name)
+    return _SOURCES[name]
+
+
+def load(name: str, **options: Any) -> Dataset:
+    """The data set called ``name``, checked for values that are not finite.
+
+    >>> data = load("digits")
+    >>> data.train.x.shape, data.classes, data.shape
+    (torch.Size([1437, 64]), 10, (64,))
+    """
+    make = function(name)
+    parameters = inspect.signature(make).parameters
+    known = list(parameters)
+    for option in options:
+        if option not in known:
+            raise UserError(
+                f"data set {name!r} has no option {option!r}; {suggestion(option, known)}"
+            )
+        flag = isinstance(parameters[option].default, bool)
+        if flag and not isinstance(options[option], bool):  # "no" would count as true
+            raise UserError(
+                f"{option} of data set {name!r} must be true or false, not {options[option]!r}."
+            )
+    for option, parameter in parameters.items():
+        if parameter.default is parameter.empty and option not in options:
+            raise UserError(f"data set {name!r} needs the option {option!r}.")
+    return checked(make(**options))._replace(options=tuple(options.items()))
+
+
+def load_like(name: str, other: Dataset) -> Dataset:
+    """The data set called ``name`` with those options of ``other`` that it has too."""
+    known = inspect.signature(function(name)).parameters
+    return load(name, **{key: v for key, v in other.options if key in known})
+
+
+def checked(data: Dataset) -> Dataset:
+    """``data`` itself, or a UserError that names its first row with NaN or infinity."""
+    for part, pool in (("training", data.train), ("test", data.test)):
+        bad = _bad_rows(pool.x) | _bad_rows(pool.y)
+        if bad.any():
+            row = int(bad.nonzero()[0])
+            raise UserError(
+                f"data set {data.name!r} has NaN or infinity in row {row} of its {part} rows "
+                f"({int(bad.sum())} such rows); every value must be finite."
+            )
+    return data
+
+
+def _bad_rows(values: Tensor) -> Tensor:
+    return ~torch.isfinite(values.reshape(len(values), -1)).all(1)
+
+
+@cache
+def _discover() -> None:
+    """Import every module beside this one, so that the sources in them register."""
+    package = import_module("shoal.data.sources")
+    for module in pkgutil.iter_modules(package.__path__):
+        import_module(f"shoal.data.sources.{module.name}")

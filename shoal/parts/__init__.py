@@ -1,1 +1,0 @@
-"""Mechanisms, one a file. Papers' names live in ``shoal.catalog``."""

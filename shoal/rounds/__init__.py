@@ -1,0 +1,11 @@
+"""One round, top to bottom, and the state it changes.
+
+- play             play_round: session change, cohort, training, aggregation, server step; calls
+                   to clients
+- state            Settings (fixed), Federation (what a checkpoint holds), Round (one attempt:
+                   all that a helper needs)
+- orders           what goes down to whom, and the bytes of what goes down and up
+- uploads          which uploads count, and their running sums
+- client_memories  what clients keep between rounds, in RAM or on disk
+- evaluate         which model predicts for whom, on which rows
+"""

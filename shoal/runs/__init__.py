@@ -1,0 +1,12 @@
+"""From a plan to a directory that survives.
+
+- directory   names inside a run directory, and the note of a diverged run
+- records     the one reader of ``rounds.jsonl``, also while it grows
+- player      plays rounds in memory, makes records
+- journal     ``rounds.jsonl`` and ``clients.parquet``, written
+- checkpoint  checkpoints: shards, manifest, restore
+- summary     ``summary.json`` and costs
+- origin      digests of the data and of the user's own code
+- run         a run in a directory: killed and resumed to the same bits
+- sweep/      Many runs over the cores
+"""

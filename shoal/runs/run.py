@@ -1,0 +1,333 @@
+"""A run in a directory: it can be killed at any instruction and resumed to the same bits."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+from safetensors.torch import save
+
+from shoal.config import Config, load_run, read
+from shoal.config.build import RunPlan, build
+from shoal.config.read import applied
+from shoal.core import files
+from shoal.core.errors import UserError
+from shoal.core.files import disk_is_full, dump_json, dump_yaml, write_bytes, write_text
+from shoal.core.types import ClientData
+from shoal.metrics.evaluate import ROWS, evaluate
+from shoal.rounds.state import Federation
+from shoal.runs import checkpoint
+from shoal.runs import directory as diverged
+from shoal.runs.directory import RunDir
+from shoal.runs.journal import Journal
+from shoal.runs.origin import Origin, check_origin, origin_of, read_origin
+from shoal.runs.player import AbandonedError, Player, Record
+from shoal.runs.records import read_rounds
+from shoal.runs.summary import summary
+from shoal.worlds.members.ids import spread
+
+AUTO_SECONDS = 20.0  # between two checkpoints, when the config leaves it to us
+# Keys that say where and how a run is computed, not what: a run may be resumed with others.
+ELSEWHERE = ("format", "engine", "engine_reason", "workers", "threads", "address", "device")
+# Keys that say where files are; what is in them has a digest in origin.json or world.json.
+PATHS = (("data", "path"), ("model", "init"), ("world", "file"), ("world", "available", "path"))
+Planner = Callable[[Config], RunPlan]
+Watcher = Callable[[Record, int], None]  # the record of a round, and the number of rounds
+Say = Callable[[str], None]
+
+
+class DurableRun:
+    """A player whose rounds go to a directory.
+
+    ``rounds.jsonl`` and the clients' rows are appended to in every round; a checkpoint holds the
+    state and the lengths of both, and resuming cuts them back to it. The directory is locked until
+    :meth:`close`.
+    """
+
+    def __init__(
+        self,
+        where: RunDir,
+        player: Player,
+        held: IO[str],
+        config_hash: str,
+        saved: checkpoint.Saved | None = None,
+    ) -> None:
+        self.where, self.player, self.plan = where, player, player.plan
+        self._lock, self._hash = held, config_hash
+        self.journal = Journal(where, saved.lengths if saved else (0, 0))
+        if saved is None:
+            player.federation.store.settle(where.checkpoint / checkpoint.MEMORIES)
+        # what a checkpoint would hold: replaced as a whole once a round is written down
+        self._good = (self.player.federation, self.journal.lengths)
+        self._saved_round = saved.federation.round if saved else -1
+        self._saved_at = time.monotonic()
+
+    @classmethod
+    def create(
+        cls, directory: Path, config: Config, force: bool = False, planned: Planner = build
+    ) -> DurableRun:
+        """Check everything, then make the directory."""
+        where = RunDir(directory)
+        where.check_free(force)
+        player = Player(planned(config))
+        checkpoint.check(player.federation)
+        plan = player.plan
+        values = plan.config.complete()
+        origin = replace(
+            origin_of(plan), config=config_hash(values), engines={"0": _computed_by(plan.config)}
+        )
+        with _telling_full_disk(where):
+            held = where.create(values, plan.world.saved(), force, origin.values())
+            return cls(where, player, held, origin.config)
+
+    @classmethod
+    def resume(
+        cls,
+        directory: Path,
+        say: Say = lambda text: None,
+        planned: Planner = build,
+        changes: Sequence[str] = (),
+    ) -> DurableRun:
+        """The run in a directory, where its newest good checkpoint left it.
+
+        ``changes`` (``key=value``) may say another engine or device, or where the data are now;
+        anything else would make it another run.
+        """
+        where = RunDir(directory)
+        where.check_run()
+        where.check_simulated()
+        if where.finished:
+            raise UserError(f"{directory} is finished; there is nothing to resume")
+        if (round := diverged.diverged(directory)) is not None:
+            raise AbandonedError(diverged.why(directory), round, True)
+        with _telling_full_disk(where):
+            where.checkpoint.mkdir(exist_ok=True)
+            held = files.hold(where.lock, directory)
+            try:
+                return cls._resumed(where, held, say, planned, changes)
+            except BaseException:
+                held.close()
+                raise
+
+    @classmethod
+    def _resumed(
+        cls, where: RunDir, held: IO[str], say: Say, planned: Planner, changes: Sequence[str]
+    ) -> DurableRun:
+        written, _ = read(where.config)
+        _check_changes(written, changes)
+        config = load_run(where.config, changes)
+        old, now = read_origin(where.origin), config_hash(written)
+        told = now if written.get("format") == 2 else hash_of_0_1(written)
+        if old is None and written.get("format") == 2:
+            raise UserError(
+                f"{where.origin} is missing, so data and code cannot be compared with those of "
+                "the run's start; put it back, or start a new run"
+            )
+        if old is not None and old.config not in ("", now):
+            raise checkpoint.another_config(where.path)
+        known = {told}
+        if old is not None and old.config == now and old.config_0_1:
+            known.add(old.config_0_1)
+        saved = checkpoint.load(where.checkpoint, known, config.device)
+        if saved is not None and saved.skipped:
+            say(saved.skipped)
+        player = Player(planned(config), saved.federation if saved else None)
+        player.notes.known(_noted(where, saved.lengths[0] if saved else 0))
+        origin = _checked_origin(where, old, player, written, say)
+        values = player.plan.config.complete()
+        if changes:
+            if told != now:  # a directory of version 0.1 becomes one of this version
+                origin = replace(origin, config=config_hash(values), config_0_1=told)
+                told = origin.config
+            origin.write(where.origin)
+            write_text(where.config, dump_yaml(values))
+        elif origin != old:
+            origin.write(where.origin)
+        return cls(where, player, held, told, saved)
+
+    def play(self, watch: Watcher | None = None) -> None:
+        """Play what is left. Whatever stops it, the directory can be resumed.
+
+        A run that has diverged is not played on: :class:`~shoal.runs.player.AbandonedError` says
+        so.
+        """
+        try:
+            with _telling_full_disk(self.where):
+                self._play(watch)
+        finally:
+            self.close()
+
+    def _play(self, watch: Watcher | None) -> None:
+        try:
+            while not self.player.done:
+                record, clients = self.player.play()
+                self.journal.append(record, clients)
+                self._good = (self.player.federation, self.journal.lengths)
+                if watch is not None:
+                    watch(record, self.player.rounds)
+                self._check_loss(record)
+                if self._due():
+                    self._checkpoint()
+            self._finish()
+        except AbandonedError as error:
+            self._checkpoint()
+            sentence = f"{error}; {self._advice(error)}"
+            if error.diverged:
+                diverged.note(self.where.path, error.round, sentence)
+            raise AbandonedError(sentence, error.round, error.diverged) from None
+        except KeyboardInterrupt:
+            self._checkpoint()
+            raise
+
+    def _check_loss(self, record: Record) -> None:
+        """A loss that is not finite, or far above the initial one, ends the run; it is recorded."""
+        most, loss = self.plan.config.guard.diverged, record["loss"]
+        unscored = record["accuracy"] is None and self.plan.settings.task.classes is not None
+        if loss is None or most is None or unscored or loss <= most:
+            return
+        first = max(1.0, initial_loss(self.plan))
+        if math.isfinite(loss) and loss <= most * first:
+            return
+        said = f"{loss:.3g}, above guard.diverged ({most:g}) times the initial {first:.3g}"
+        why = said if math.isfinite(loss) else "not finite"
+        round = int(record["round"])
+        raise AbandonedError(f"round {round} ended with a loss that is {why}", round, True)
+
+    def _advice(self, error: AbandonedError) -> str:
+        if error.diverged:
+            return "it has diverged and would again: try a smaller local.rate, or local.clip"
+        return f"the run stops here, try again with: shoal resume {self.where.path}"
+
+    def _due(self) -> bool:
+        every = self.plan.config.checkpoint.every
+        if every == "auto":
+            return time.monotonic() - self._saved_at > AUTO_SECONDS
+        return self.player.federation.round % every == 0
+
+    def _checkpoint(self) -> None:
+        federation, lengths = self._good
+        if federation.round != self._saved_round:
+            self.journal.sync()
+            checkpoint.save(self.where.checkpoint, federation, lengths, self._hash)
+            self._saved_round = federation.round
+        self.journal.refresh_table()
+        self._saved_at = time.monotonic()
+
+    def _finish(self) -> None:
+        """The last files; ``summary.json`` comes last and says that the run is finished."""
+        self._checkpoint()
+        self.journal.write_table()
+        write_model(self.player, self.where.model)
+        records = read_rounds(self.where.rounds)
+        write_text(self.where.summary, dump_json(summary(self.plan, records), indent=2) + "\n")
+
+    def close(self) -> None:
+        self.journal.close()
+        self.player.close()
+        self._lock.close()
+
+
+def _noted(where: RunDir, length: int) -> list[str]:
+    """The notes of the rounds that count: they are not said again."""
+    if not length:
+        return []
+    lines = where.rounds.read_bytes()[:length].splitlines()
+    return [note for line in lines for note in json.loads(line).get("notes", ())]
+
+
+# ---- what makes a run the same run ---------------------------------------------------------------
+def config_hash(values: Mapping[str, Any]) -> str:
+    """Of a complete config as it is written, without what says where and how it is computed."""
+    kept = json.loads(json.dumps({k: v for k, v in values.items() if k not in ELSEWHERE}))
+    for *steps, last in PATHS:
+        inner: Any = kept
+        for step in steps:
+            inner = inner.get(step) if isinstance(inner, dict) else None
+        if isinstance(inner, dict) and inner.get(last) not in (None, "random"):
+            inner[last] = "a path"
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
+
+
+def hash_of_0_1(values: Mapping[str, Any]) -> str:
+    """What version 0.1 wrote into checkpoints: of everything, in the order of the file."""
+    return hashlib.sha256(dump_json(values).encode()).hexdigest()
+
+
+def _check_changes(written: Mapping[str, Any], changes: Sequence[str]) -> None:
+    for change in changes:
+        if config_hash(applied(written, [change])) != config_hash(written):
+            raise UserError(
+                f"--set {change}: would make it another run; engine, workers, address, device and "
+                "the paths of files may change, so start a new run"
+            )
+
+
+def _checked_origin(
+    where: RunDir, old: Origin | None, player: Player, written: Mapping[str, Any], say: Say
+) -> Origin:
+    """Data and code must be the same; who computes may be another, which is noted."""
+    origin, config = check_origin(where, old, player.plan, say), player.plan.config
+    first = f"{written.get('engine')} on {written.get('device')}"
+    engines = dict(old.engines) if old is not None and old.engines else {"0": first}
+    before, after = list(engines.values())[-1], _computed_by(config)
+    if after != before:
+        round = player.federation.round
+        say(f"from round {round} on it is computed by engine {after}, before by {before}: the last "
+            "bits may differ from a run on one engine")  # fmt: skip
+        engines[str(round)] = after
+    if old is None:
+        return replace(origin, engines=engines)
+    return replace(origin, config=old.config, config_0_1=old.config_0_1, engines=engines)
+
+
+def _computed_by(config: Config) -> str:
+    return f"{config.engine} on {config.device}"
+
+
+@contextmanager
+def _telling_full_disk(where: RunDir) -> Iterator[None]:
+    """A full disk is one sentence; what was written before is whole, and the run can go on."""
+    try:
+        yield
+    except Exception as error:
+        if not disk_is_full(error):
+            raise
+        reason = " ".join(str(error).split())
+        again = f"go on with: shoal resume {where.path}" if where.is_run else "start it again"
+        raise UserError(
+            f"{where.path}: the disk is full ({reason}); free some space and {again}"
+        ) from None
+
+
+def initial_loss(plan: RunPlan) -> float:
+    """The initial model's mean loss on test rows (1,024 evenly spaced ones of more); 0 where there
+    are none, or it is not finite."""
+    data = plan.world.tests(0).get("active")
+    if data is None or not len(data):
+        return 0.0
+    kept = torch.tensor(list(spread(range(len(data)), ROWS)), device=data.rows.device)
+    weight = None if data.weight is None else data.weight[kept]
+    some = ClientData(data.pool, data.rows[kept], data.labels[kept], float(len(kept)), weight)
+    loss = evaluate(plan.settings.task, plan.initial, some).loss
+    return loss if math.isfinite(loss) else 0.0
+
+
+def write_model(player: Player, path: Path, federation: Federation | None = None) -> None:
+    """The global model(s) by parameter name, for ``load_state_dict`` of a plain module."""
+    tensors = player.tensors(federation).items()
+    write_bytes(path, save({name: t.cpu().contiguous() for name, t in tensors}))
+
+
+__all__ = [
+    "DurableRun",
+    "config_hash",
+    "write_model",
+]

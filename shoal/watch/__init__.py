@@ -1,1 +1,0 @@
-"""``shoal watch``: a live page over a folder of runs. It only reads."""

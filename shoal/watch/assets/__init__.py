@@ -1,1 +1,0 @@
-"""The live page itself; its charts are those of reports."""
