@@ -28,9 +28,9 @@ CONFIG = """
 seed: 0
 data: {{path: {folder}/samples.npz, y: y, client: client, test: 0.002}}
 model: {{name: mlp, hidden: [200]}}
-world: {{name: still, partition: natural, rounds: {rounds}}}
+world: {{name: static, partition: natural, rounds: {rounds}}}
 participation: 10
-local: {{epochs: 1, batch: 128, rate: 0.05}}
+local: {{epochs: 1, batch: 128, lr: 0.05}}
 evaluate: {{every: {rounds}}}
 method: fedavg
 """

@@ -23,9 +23,9 @@ CONFIG = """\
 seed: 0
 data: digits
 model: linear
-world: {{name: still, partition: iid, members: 20, rounds: {rounds}}}
-weights: samples
-local: {{epochs: 1, batch: 32, rate: 0.05, shuffle: false, validation: 0.0}}
+world: {{name: static, partition: iid, members: 20, rounds: {rounds}}}
+client_weights: by_samples
+local: {{epochs: 1, batch: 32, lr: 0.05, shuffle: false, validation: 0.0}}
 evaluate: {{every: 1}}
 method: fedavg
 """

@@ -34,7 +34,7 @@ def unit_update(length: float = 0.5) -> Method:
 
 
 if __name__ == "__main__":
-    world = {"name": "still", "members": 20, "rounds": 20}
+    world = {"name": "static", "members": 20, "rounds": 20}
     for method in (catalog.fedavg(), unit_update(), catalog.scaffold() | unit_update()):
         result = run(world=world, method=method, participation=5, seed=0)
         print(f"{method.name:24} {result.rounds[-1]['accuracy']:.3f}")

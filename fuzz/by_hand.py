@@ -26,7 +26,7 @@ Tensors = dict[str, Tensor]
 def fedavg(plan: RunPlan) -> Model:
     """The global model after all rounds."""
     settings, world, local = plan.settings, plan.world, plan.config.local
-    federation = Federation.fresh(settings, plan.initial, world.at(0), local.rate)
+    federation = Federation.fresh(settings, plan.initial, world.at(0), local.lr)
     module, names = _module(plan)
     server = {**_named(plan, plan.initial)}
     weights = _class_weights(plan)

@@ -14,6 +14,10 @@ REGISTERED = (networks.fuzz, samples.fuzz)  # configs name them
 ONCE = ("threads", "history", "fresh", "resume", "paths")  # laws that play the case once more
 OFTEN = 0.4  # how often each of them is tried
 # Constants of the engine's plan, small enough that small runs have chunks, threads and factors.
+ROWS = (  # of evaluation; the usual ones more often
+    "test_present", "test_present", "test_all", "members_held_out", "members_held_out_both_models",
+    "members_held_out_by_samples", "test_by_task",
+)  # fmt: skip
 LIMITS: Mapping[str, tuple[int, ...]] = {
     "MILLISECOND": (1_000, 100_000, 10_000_000),
     "LARGE_LAYER": (1, 64, 1024),
@@ -58,7 +62,7 @@ def drawn(seed: int) -> Case:
     config["threads"] = draw.choice((1, 2, 5, 16))
     config["method"] = drawn_method(draw)
     config["local"] = _local(draw)
-    config["weights"] = draw.choice((None, None, "samples", "uniform"))
+    config["client_weights"] = draw.choice((None, None, "by_samples", "equal"))
     if draw.random() < 0.07:
         config |= _quadratic(draw)
         return Case(seed, _tidy(config), limits=limits, laws=laws)
@@ -71,7 +75,7 @@ def drawn(seed: int) -> Case:
         own = tuple(draw.choice((0.5, 1.0, 3.0)) for _ in range(config["data"]["classes"]))
         config["loss"] = {"class_weights": draw.choice(("balanced", own))}
     if draw.random() < 0.1:
-        config["guard"] = {"norm": draw.choice((0.1, 1.0, 10.0)), "quorum": 1}
+        config["guard"] = {"max_norm": draw.choice((0.1, 1.0, 10.0)), "quorum": 1}
     rows, weighted = (None, False) if sweep else (_rows(draw), draw.random() < 0.1)
     return Case(seed, _tidy(config), double, rows, weighted, limits, laws)
 
@@ -86,7 +90,7 @@ def _local(draw: random.Random) -> dict[str, Any]:
     found: dict[str, Any] = {
         "epochs": draw.choice((1, 1, 2, 3)),
         "batch": draw.choice((1, 2, 3, 4, 4, 5, 7, 32, 100, None)),
-        "rate": rate,
+        "lr": rate,
         "optimizer": optimizer,
         "shuffle": draw.random() < 0.75,
         "last_batch": draw.choice(("keep", "keep", "drop", "merge")),
@@ -196,7 +200,9 @@ def _placed(
 
 
 def _world(draw: random.Random, members: int, classes: int, real: bool) -> dict[str, Any]:
-    name = draw.choice(("still", "still", "still", "churn", "drift", "domains", "classes", "mixed"))
+    name = draw.choice(
+        ("static", "static", "static", "churn", "drift", "domains", "classes", "mixed")
+    )
     rounds = draw.choice((2, 3, 3, 4))
     world: dict[str, Any] = {"name": name, "members": members}
     alpha = {"name": "dirichlet", "alpha": draw.choice((0.1, 1.0, 10.0))}
@@ -208,7 +214,7 @@ def _world(draw: random.Random, members: int, classes: int, real: bool) -> dict[
     if draw.random() < 0.3:
         drift = {"kind": "recurrent", "at": 1, "every": 1}
     if members < 4 or classes < 2:
-        name = world["name"] = draw.choice(("still", "domains"))
+        name = world["name"] = draw.choice(("static", "domains"))
     if name == "churn":
         world |= {"sessions": 2, "rounds_per_session": 2, "groups": 2, "members": members // 2 * 2}
         if draw.random() < 0.5:
@@ -243,11 +249,9 @@ def _participation(draw: random.Random, members: int) -> int | float:
 def _evaluate(draw: random.Random) -> dict[str, Any] | None:
     if draw.random() < 0.5:
         return {"every": 10}
-    found: dict[str, Any] = {
-        "on": draw.choice(("active", "active", "global", "members", "each", "own", "tasks"))
-    }
+    found: dict[str, Any] = {"rows": draw.choice(ROWS)}
     if draw.random() < 0.15:
-        found["local"] = draw.choice((1, 2))
+        found["local_models_every"] = draw.choice((1, 2))
     if draw.random() < 0.15:
         found["train"] = True
     if draw.random() < 0.15:

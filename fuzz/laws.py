@@ -74,7 +74,7 @@ def _wild(case: Case) -> bool:
 
 def scaled(case: Case, factor: float) -> Case:
     local = dict(case.config["local"])
-    return replace(case, config={**case.config, "local": {**local, "rate": local["rate"] * factor}})
+    return replace(case, config={**case.config, "local": {**local, "lr": local["lr"] * factor}})
 
 
 class _ChaoticError(Exception):

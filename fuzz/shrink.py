@@ -55,14 +55,14 @@ def _simpler(case: Case) -> Iterator[Case]:
                 yield replace(case, config={**config, "method": changed})
     local = dict(config["local"])
     for key in local:
-        if key != "rate" and local[key] != PLAIN.get(key):
+        if key != "lr" and local[key] != PLAIN.get(key):
             less = {k: v for k, v in local.items() if k != key}
             if key in PLAIN:
                 less[key] = PLAIN[key]
             yield replace(case, config={**config, "local": less})
     world = config.get("world")
-    if world and world["name"] != "still":
-        plain = {"name": "still", "members": world["members"], "rounds": 3, "partition": "iid"}
+    if world and world["name"] != "static":
+        plain = {"name": "static", "members": world["members"], "rounds": 3, "partition": "iid"}
         yield replace(case, config={**config, "world": plain})
     elif world and world["members"] > 1:
         half = {**world, "members": (world["members"] + 1) // 2}

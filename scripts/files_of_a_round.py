@@ -23,7 +23,7 @@ from shoal.runs.player import Player
 
 ROOT = Path(shoal.__file__).parent
 WARM = 2  # rounds before the one that is counted
-WORLD = {"name": "still", "members": 12, "rounds": 4, "partition": "iid"}
+WORLD = {"name": "static", "members": 12, "rounds": 4, "partition": "iid"}
 
 
 def files_of(engine: str, method: str) -> list[str]:

@@ -4,7 +4,7 @@ python scripts/pages.py make DIR [--only PAPER,PAPER]     # with the package tha
 python scripts/pages.py compare docs/results DIR/pages    # the pages here with those made again
 python scripts/pages.py compare OLD/pages NEW/pages
 
-``make`` runs ``shoal reproduce PAPER --finished --publish`` for every archive in
+``make`` runs ``shoal reproduce PAPER --report-only --publish`` for every archive in
 ``docs/results/runs``; the archives themselves are not written. A second ``make`` into the same
 folder reads the runs that the first one unpacked.
 
@@ -38,7 +38,7 @@ def make(folder: Path, only: list[str]) -> None:
         if not (out / "runs").exists():
             (out / "runs").mkdir(parents=True)
             subprocess.run(["tar", "-xJf", archive, "-C", out / "runs"], check=True)
-        command = [sys.executable, "-m", "shoal", "reproduce", paper, "--finished"]
+        command = [sys.executable, "-m", "shoal", "reproduce", paper, "--report-only"]
         command += ["-o", str(out), "--publish", str(folder / "pages")]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         print(f"{paper}: made", flush=True)

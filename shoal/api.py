@@ -86,7 +86,7 @@ def run(
     argument with the config's default.
 
     >>> result = run(problem={"a": [1, 2], "b": [2, -1], "n": [1, 3], "w0": [1], "rounds": 2},
-    ...              weights="uniform", local={"epochs": 2, "rate": 0.1}, engine="loop")
+    ...              client_weights="equal", local={"epochs": 2, "lr": 0.1}, engine="loop")
     >>> [round(record["theta"][0], 6) for record in result.rounds]
     [0.735, 0.542875]
     """

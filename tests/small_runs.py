@@ -12,7 +12,7 @@ STATEFUL: dict[str, Any] = {
     "problem": {"name": "quadratic", "sessions": 4, "rounds": 3, "clients": 3},
     "method": ["scaffold", "fedinit", {"dynamic_init": {"R": 10}}],
     "participation": 2,
-    "local": {"epochs": 2, "rate": 0.1},
+    "local": {"epochs": 2, "lr": 0.1},
     "engine": "loop",
     "checkpoint": {"every": 2},
 }

@@ -97,7 +97,7 @@ def settings_for(
 ) -> Settings:
     epochs, rate = more.pop("epochs", 2), more.pop("rate", 0.1)
     more.setdefault("batch", 4)
-    more.setdefault("uniform", method.weights == "uniform")
+    more.setdefault("uniform", method.weights == "equal")
     program = ClientProgram(method, task, optimizer or Sgd())
     return Settings(program, world, seed=3, rates=lambda m: (rate,) * epochs, **more)
 

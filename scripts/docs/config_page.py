@@ -14,7 +14,7 @@ LEAD = """# The config file
 
 A run is a YAML file. Every key has a default, but a world has to say its members and its rounds; a
 key that does not exist is an error with its line and the nearest right name.
-`shoal run FILE -o DIR --set local.rate=0.1` changes single keys, and `DIR/config.yaml` holds every
+`shoal run FILE -o DIR --set local.lr=0.1` changes single keys, and `DIR/config.yaml` holds every
 setting of every part, resolved (`format: 2`). This page is made from the code that checks configs.
 
 ```yaml title="example.yaml"
@@ -24,9 +24,9 @@ data: {name: digits}
 model: {name: mlp, hidden: [32]}
 world: {name: churn, members: 12, sessions: 2, rounds_per_session: 5}
 participation: 4
-local: {epochs: 1, batch: 32, rate: 0.05}
+local: {epochs: 1, batch: 32, lr: 0.05}
 method: [scaffold, fedinit, {dynamic_init: {R: 10}}]
-evaluate: {on: active, every: 1}
+evaluate: {rows: test_present, every: 1}
 ```
 
 `data`, `model` and `world` take options of the thing they name: `shoal data info NAME`,

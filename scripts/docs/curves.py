@@ -49,8 +49,8 @@ def measured(name: str) -> dict[str, Any]:
     cost["gradients"] = _gradients(config)
     return {
         "settings": config.method if isinstance(config.method, dict) else {},
-        "scored_on": config.evaluate.on,
-        "rate": config.local.rate,
+        "scored_on": config.evaluate.rows,
+        "rate": config.local.lr,
         "accuracy": [_short(record["accuracy"]) for record in result.rounds],
         "shifts": [[r["round"], r["shift"]["kinds"]] for r in result.rounds if r["shift"]],
         "final": _short(result.summary["final_accuracy"]),

@@ -39,7 +39,7 @@ WORLD: dict[str, Any] = {
         "swap": [[0, 1], [2, 3], [5, 6], [7, 8]],
     },
 }
-LOCAL: dict[str, Any] = {"epochs": 3, "batch": 16, "rate": 0.1, "validation": 0.2}
+LOCAL: dict[str, Any] = {"epochs": 3, "batch": 16, "lr": 0.1, "validation": 0.2}
 METHODS: dict[str, Any] = {
     "FedAvg": "fedavg",
     "shoal": [

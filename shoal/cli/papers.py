@@ -42,9 +42,10 @@ def reproduce(
     listed: bool = typer.Option(
         False, "--list", help="Say what there is, and how long archived runs took."
     ),
-    finished: bool = typer.Option(
-        False, "--finished", help="Play nothing: report every finished run of the paper in DIR."
+    report_only: bool = typer.Option(
+        False, "--report-only", help="Run nothing; report every finished run of the paper in DIR."
     ),
+    old_report_only: bool = typer.Option(False, "--finished", hidden=True),
     archive: Path | None = typer.Option(
         None, help="Take finished runs from this .tar.xz first, and add the new ones to it."
     ),
@@ -63,7 +64,8 @@ def reproduce(
         paper, table, _names(dataset), _names(column), _names(method), _numbers(seeds),
         _names(variant), reduced,
     )  # fmt: skip
-    cells = [] if finished else cells_requested(request)
+    report_only = report_only or old_report_only
+    cells = [] if report_only else cells_requested(request)
     if listed:
         _list(cells, request, archive)
         return
@@ -74,7 +76,7 @@ def reproduce(
     check_writable(out)
     if archive is not None and archive.exists():
         _say(f"{unpack(archive, out / 'runs')} finished runs taken from {archive}")
-    if finished:
+    if report_only:
         cells, found = cells_finished(request, out / "runs")
         request, budget = replace(request, seeds=found), 0.0
     _play_and_report(request, cells, out, budget, workers or os.cpu_count() or 1, publish)

@@ -78,9 +78,10 @@ def compare(
     every: bool = typer.Option(
         False, "--all", help="Run every method of the catalog in one small world and compare."
     ),
-    still: bool = typer.Option(
-        False, "--still", help="With --all: in a world that holds still, for a sanity floor."
+    static: bool = typer.Option(
+        False, "--static-world", help="With --all: in a world where nothing changes, as a baseline."
     ),
+    old_static: bool = typer.Option(False, "--still", hidden=True),
 ) -> None:
     """One table and one picture over several runs; figures in percent and in rounds."""
     from rich.console import Console
@@ -91,7 +92,8 @@ def compare(
     from shoal.reports.versus import versus
 
     if every:
-        _compare_all(out or Path("compare-still" if still else "compare-all"), still)
+        static = static or old_static
+        _compare_all(out or Path("compare-static" if static else "compare-all"), static)
         return
     if not directories:
         raise UserError("compare needs run directories, or --all")
@@ -109,12 +111,12 @@ def compare(
     typer.echo(str(picture))
 
 
-def _compare_all(out: Path, still: bool) -> None:
+def _compare_all(out: Path, static: bool) -> None:
     from rich.console import Console
 
     from shoal.papers import comparison
 
-    base = comparison.STILL if still else comparison.BASE
+    base = comparison.STATIC if static else comparison.BASE
     stories = comparison.compare_all(out, lambda text: typer.echo(text, err=True), base)
     Console().print(comparison.table(stories))
     typer.echo("\nCost as measured here, beside the FedInit paper's Table 8 (ratios to FedAvg):")

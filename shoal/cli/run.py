@@ -18,7 +18,7 @@ def run(
     file: Path = typer.Argument(help="A config (YAML)."),
     out: Path = typer.Option(..., "-o", "--out", help="The run directory; it must not exist."),
     changes: list[str] = typer.Option(
-        [], "--set", metavar="KEY=VALUE", help="Change a key of the config: --set local.rate=0.1"
+        [], "--set", metavar="KEY=VALUE", help="Change a key of the config: --set local.lr=0.1"
     ),
     engine: str = typer.Option("", help="auto, loop, stacked or ray."),
     verbose: bool = typer.Option(

@@ -33,6 +33,7 @@ from shoal.methods.method import Method
 from shoal.methods.parts.local_optimizers import Adam, Sgd
 from shoal.methods.slots import Part
 from shoal.metrics.functions import OF_CLASSES, check_own, metric
+from shoal.old_names import OF_MEMBERS
 from shoal.rounds.orders import LONG, bounded, check_rounds
 from shoal.rounds.state import Rates, Settings
 from shoal.rounds.uploads import Guard
@@ -93,7 +94,7 @@ def build(
         device=device,
         engine=engine,
         local={**config.local.model_dump(), "validation": validation},
-        weights=config.weights or chosen.weights,
+        client_weights=config.client_weights or chosen.weights,
     )
     _check_precision(config)
     config, subject = _subject(config, validation, world, data)
@@ -177,13 +178,13 @@ def settings_of(config: Config, program: ClientProgram, world: World, task: Task
         rates_of(config, world),
         config.participation,
         config.sampling,
-        uniform=(config.weights or program.method.weights) == "uniform",
+        uniform=(config.client_weights or program.method.weights) == "equal",
         batch=local.batch,
         steps=local.steps,
         shuffle=local.shuffle,
         last_batch=local.last_batch,
         lone_layer=lone_layer,
-        guard=Guard(guard.enabled, guard.quorum, guard.retries, guard.norm),
+        guard=Guard(guard.reject_non_finite, guard.quorum, guard.retries, guard.max_norm),
     )
 
 
@@ -194,7 +195,7 @@ def rates_of(config: Config, world: World) -> Rates:
 
     def rates(moment: Moment) -> tuple[float, ...]:
         return local.schedule.rates(
-            local.rate,
+            local.lr,
             local.epochs,
             round=moment.round,
             session_round=moment.session_round,
@@ -262,7 +263,7 @@ def _check_own(config: Config, world: World) -> None:
     """A world that was given as an object must hold rows out where members are scored on them."""
     rules = config.evaluate
     if rules.of_members and rules.held_out is not None and not knows_own_rows(world):
-        key = "local" if rules.on not in ("members", "each", "own") else "on"
+        key = "rows" if rules.rows in OF_MEMBERS else "local_models_every"
         raise UserError(
             f"evaluate.{key}: {getattr(rules, key)} scores members on rows of their own, and this "
             f"world holds none out; build it with held_out={rules.held_out:g} (a world of your "

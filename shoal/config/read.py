@@ -18,6 +18,7 @@ from shoal.config.schema import Config, from_mapping
 from shoal.config.version_0_1 import filled
 from shoal.core.errors import MissingDataError, UserError
 from shoal.core.files import check_unfolds
+from shoal.old_names import TwiceError, renamed, todays_path
 
 # ---- dialect -------------------------------------------------------------------------------------
 # YAML with numbers as people write them, and without its many words for true and false.
@@ -26,7 +27,8 @@ DEPTH = 100
 
 
 class Loader(yaml.SafeLoader):
-    """As YAML 1.2: ``1e-3`` is a number, and ``on`` is a word (``evaluate: {on: active}``)."""
+    """As YAML 1.2: ``1e-3`` is a number, and ``on`` is a word (a setting of
+    methods, ``on: [members]``)."""
 
 
 _BOOL = "tag:yaml.org,2002:bool"
@@ -95,15 +97,16 @@ def _inner(node: Any) -> Iterable[Any]:
 def applied(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """``values`` with every ``a.b=value`` written over them; values are YAML.
 
-    >>> applied({"local": {"rate": 1}}, ["local.rate=0.5", "method=[fedavg, fedinit]"])
-    {'local': {'rate': 0.5}, 'method': ['fedavg', 'fedinit']}
+    >>> applied({"local": {"lr": 1}}, ["local.lr=0.5", "method=[fedavg, fedinit]"])
+    {'local': {'lr': 0.5}, 'method': ['fedavg', 'fedinit']}
     >>> applied({"method": ["scaffold", {"fedinit": {"beta": 1}}]}, ["method.1.fedinit.beta=2"])
     {'method': ['scaffold', {'fedinit': {'beta': 2}}]}
     """
-    result: dict[str, Any] = copy.deepcopy(dict(values))
+    result: dict[str, Any] = copy.deepcopy(renamed(values))
     for text in overrides:
         key, value = _parsed(text)
-        put(result, key.split("."), value, text)
+        put(result, list(todays_path(key.split("."))), value, text)
+        result = renamed(result)  # a value may be a mapping
     return result
 
 
@@ -111,7 +114,7 @@ def _parsed(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     key = key.strip()
     if not equals or not key or not all(key.split(".")):
-        raise UserError(f"--set {text}: must be key=value, as in local.rate=0.1")
+        raise UserError(f"--set {text}: must be key=value, as in local.lr=0.1")
     try:
         return key, parsed(value)
     except yaml.YAMLError:
@@ -163,27 +166,35 @@ def _loaded(
     completed: Callable[[dict[str, Any]], dict[str, Any]],
 ) -> Config:
     values, lines = read(path)
+    by_key = _todays(lines)
 
     def place(key: KeyPath) -> str:
-        line = lines.get(key)
+        line = by_key.get(key)
         if change := _changed_by(key, overrides, in_file=line is not None):
             return f"--set {change}: "
         return f"{path.name}, line {line}: " if line else f"{path.name}: "
 
-    changed = applied(values, overrides)
+    try:
+        changed = applied(renamed(values), overrides)
+    except TwiceError as error:
+        raise UserError(f"{path.name}: {error}") from None
     if not changed:
         raise UserError(
             f"{path.name} is empty; say at least what world it is, as in "
-            f"world: {{name: still, members: 10, rounds: 20, partition: iid}}"
+            f"world: {{name: static, members: 10, rounds: 20, partition: iid}}"
         )
     return from_mapping(completed(changed), place)
+
+
+def _todays(lines: Mapping[KeyPath, int]) -> dict[KeyPath, int]:
+    return {todays_path(key): line for key, line in lines.items()}
 
 
 def _changed_by(key: KeyPath, overrides: Sequence[str], in_file: bool) -> str | None:
     """The override that wrote a key, or a key around it, or a part of one that no file has."""
     wanted = tuple(map(str, key))
     for text in reversed(overrides):
-        written = tuple(text.partition("=")[0].strip().split("."))
+        written = todays_path(text.partition("=")[0].strip().split("."))
         if wanted[: len(written)] == written or (
             wanted and not in_file and written[: len(wanted)] == wanted
         ):
@@ -205,7 +216,7 @@ def located(path: Path, overrides: Sequence[str] = ()) -> Iterator[None]:
     except UserError as error:
         if _changed_by((str(error.key),), overrides, in_file=False):
             raise
-        line = read(path)[1].get((error.key,))
+        line = _todays(read(path)[1]).get((error.key,))
         where = f"{path.name}, line {line}" if line else path.name
         raise UserError(f"{where}: {error}") from None
 

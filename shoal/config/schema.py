@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from shoal.config.messages import Place, nowhere, translated
+from shoal.core.errors import UserError
 from shoal.core.setting_types import (
     Above0,
     Above0To1,
@@ -20,13 +21,14 @@ from shoal.core.setting_types import (
     Within0And1,
 )
 from shoal.core.types import LastBatch
+from shoal.old_names import OF_MEMBERS, Rows, Weights, renamed
 
 # ---- schedule ------------------------------------------------------------------------------------
 # How the clients' rate changes over a run.
 
 
 class Schedule(BaseModel):
-    """The rate of every local epoch, as a multiple of ``local.rate``.
+    """The rate of every local epoch, as a multiple of ``local.lr``.
 
     - ``constant``
     - ``factor``: times ``factor`` every round
@@ -182,35 +184,6 @@ class Problem(BaseModel):
         return (Stretch(rounds=self.rounds, a=self.a, b=self.b, n=self.n, members=None),)
 
 
-# ---- old names -----------------------------------------------------------------------------------
-# Names that version 0.1 used in configs, and what they are called now.
-#
-# They are read everywhere and written nowhere, and no message shows them.
-
-# ``processes`` ran methods that cannot be stacked, too: the rule finds the engine for those.
-ENGINES: Final[Mapping[str, str]] = {"vectorized": "stacked", "processes": "auto"}
-# Keys that mean nothing any more.
-GONE: Final = ("engine_reason",)
-
-
-def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """A config with today's names.
-
-    >>> renamed({"engine": "vectorized", "seed": 1})
-    {'engine': 'stacked', 'seed': 1}
-    >>> renamed({"engine": "processes", "workers": 4})
-    {'engine': 'auto', 'threads': 4}
-    """
-    out = {key: value for key, value in values.items() if key not in GONE}
-    engine = out.get("engine")
-    if isinstance(engine, str) and engine in ENGINES:
-        out["engine"] = ENGINES[engine]
-        workers = out.pop("workers", None)
-        if workers is not None:
-            out.setdefault("threads", workers)
-    return out
-
-
 # ---- config --------------------------------------------------------------------------------------
 # What a config may say. A field's description completes the sentence "must be ...".
 
@@ -247,7 +220,7 @@ class LocalTraining(StrictModel):
     epochs: Count = Field(default=1, description="a whole number of at least 1")
     steps: Count | tuple[Count, ...] | None = Field(
         default=None,
-        description="at most so many local steps a round (a whole number above 0), or null",
+        description="the most local steps per round (a whole number above 0), or null",
     )
     batch: Count | None = Field(
         default=32, description="a whole number above 0, or null for all rows"
@@ -257,7 +230,7 @@ class LocalTraining(StrictModel):
         description="keep, drop or merge (rows that do not fill a batch are one of their own, are "
         "left out for the epoch, or join the batch before)",
     )
-    rate: Above0 = Field(default=0.05, description="a number above 0")
+    lr: Above0 = Field(default=0.05, description="a number above 0")
     optimizer: Literal["sgd", "adam", "adamw"] = Field(
         default="sgd", description="sgd, adam or adamw"
     )
@@ -278,11 +251,11 @@ class LocalTraining(StrictModel):
 
 
 class Loss(StrictModel):
-    """What is added up over rows."""
+    """The training loss."""
 
     class_weights: Literal["balanced"] | tuple[Above0, ...] | None = Field(
         default=None,
-        description="null, balanced (each class counts the same), or one number above 0 a class",
+        description="null, balanced (each class counts the same), or one number above 0 per class",
     )
 
 
@@ -297,13 +270,25 @@ class RecoveryRule(StrictModel):
 
 
 class Evaluate(StrictModel):
-    """Which accuracy a round's record carries, and how often."""
+    """On which rows models are scored, and how often.
 
-    on: Literal["active", "global", "members", "each", "own", "tasks"] = Field(
-        default="active", description="active, global, members, each, own or tasks"
+    ``rows`` says which rows give ``accuracy`` and ``loss`` of a round's record:
+
+    ``test_present``: test rows of what is present now (classes that members hold, their domain).
+    ``test_all``: all test rows. ``test_by_task``: test rows of every task so far, task by task; the
+    mean over tasks counts. ``members_held_out``: rows of each member's own that are split off first
+    (``held_out``), with the model that predicts for that member; every member counts the same.
+    ``members_held_out_by_samples``: the same, every row counts the same.
+    ``members_held_out_both_models``: the first of the three, and the global model on the same rows.
+    """
+
+    rows: Rows = Field(
+        default="test_present",
+        description="test_present, test_all, test_by_task, members_held_out, "
+        "members_held_out_by_samples or members_held_out_both_models",
     )
     every: Count = Field(default=1, description="a whole number of at least 1")
-    local: Count | None = Field(
+    local_models_every: Count | None = Field(
         default=None,
         description="a number of rounds after which members' local models are scored, or null",
     )
@@ -332,18 +317,18 @@ class Evaluate(StrictModel):
     @property
     def of_members(self) -> bool:
         """Whether members are scored on rows of their own."""
-        return self.on in ("members", "each", "own") or self.local is not None
+        return self.rows in OF_MEMBERS or self.local_models_every is not None
 
 
 class GuardRules(StrictModel):
     """Which uploads are averaged, and how many make a round."""
 
-    enabled: bool = Field(default=True, description="true or false")
+    reject_non_finite: bool = Field(default=True, description="true or false")
     quorum: Count | Above0To1 = Field(
         default=0.5, description="a number of clients, or a share up to 1.0"
     )
     retries: Whole = Field(default=3, description="a whole number of at least 0")
-    norm: Above0 | None = Field(default=None, description="a number above 0, or null")
+    max_norm: Above0 | None = Field(default=None, description="a number above 0, or null")
     diverged: Above0 | None = Field(
         default=DIVERGED,
         description="a multiple of the initial loss above which a run has diverged, or null",
@@ -385,8 +370,8 @@ class Config(StrictModel):
     sampling: Literal["fixed", "bernoulli"] = Field(
         default="fixed", description="fixed or bernoulli"
     )
-    weights: Literal["samples", "uniform"] | None = Field(
-        default=None, description="samples, uniform, or null for the method's own choice"
+    client_weights: Weights | None = Field(
+        default=None, description="by_samples, equal, or null for the method's own choice"
     )
     local: LocalTraining = Field(default=LocalTraining(), description="settings of local training")
     loss: Loss = Field(default=Loss(), description="settings of the loss")
@@ -458,3 +443,5 @@ def from_mapping(values: Mapping[str, Any], place: Place = nowhere) -> Config:
         return Config.model_validate(dict(values))
     except ValidationError as error:
         raise translated(error, Config, place) from None
+    except UserError as error:  # one key under two names
+        raise UserError(f"{place(())}{error}") from None

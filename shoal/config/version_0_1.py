@@ -17,6 +17,7 @@ from pydantic import BaseModel
 
 from shoal.config.schema import Config
 from shoal.methods import catalog
+from shoal.old_names import spelled_as_0_1
 
 # method -> setting -> what 0.1 did without it
 SETTINGS: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -91,7 +92,7 @@ def as_named(config: Config) -> dict[str, Any]:
         _put(out, ["evaluate", "held_out"], held_out)  # it decides which rows are trained on
     if "method" in out:
         out["method"] = _each_method(out["method"], _without_old)
-    return out
+    return spelled_as_0_1(out)
 
 
 def _each_method(spec: Any, change: Callable[[str, dict[str, Any]], dict[str, Any]]) -> Any:

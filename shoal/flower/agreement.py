@@ -31,15 +31,9 @@ from shoal.flower.masking import Secure, secure_from
 from shoal.flower.privacy import Privacy, privacy_from
 from shoal.methods.catalog.registry import complete
 from shoal.methods.parts.detectors import LastModels
+from shoal.old_names import SERVER_RULES, spelled_as_0_1
 
 # ---- rules of the server ----
-# As version 0.1 called them.
-OLD_RULES = {
-    "settle": "stable-rounds",
-    "enough": "enough-share",
-    "grace": "grace-seconds",
-    "absent-after": "missed-before-gone",
-}
 
 
 @dataclass(frozen=True)
@@ -108,7 +102,7 @@ def rules_from(values: Mapping[str, Any]) -> Rules:
     }
     given: dict[str, Any] = {}
     for key, value in values.items():
-        key = OLD_RULES.get(key, key)
+        key = SERVER_RULES.get(key, key)
         if key not in kinds:
             raise UserError(f"the run config has no key {key!r}; {suggestion(key, kinds)}")
         name, kind = kinds[key]
@@ -242,9 +236,8 @@ class Agreement:
     @property
     def digest(self) -> str:
         """The same on both sides exactly if both train the same thing."""
-        values = {
-            k: v for k, v in without_added(self._values).items() if k not in SIDE_SPECIFIC_KEYS
-        }
+        every = spelled_as_0_1(without_added(self._values))
+        values = {k: v for k, v in every.items() if k not in SIDE_SPECIFIC_KEYS}
         values["model"] = {k: v for k, v in values["model"].items() if k != "init"}
         text = dump_json({"expects": _plain(self.expects), "config": values, **self._private()})
         return hashlib.sha256(text.encode()).hexdigest()
@@ -277,7 +270,7 @@ class Agreement:
             stats = plan.initial.stats.numel()
             self.privacy.check(plan.settings.method, stats, config.participation)
         if self.secure is not None:
-            self.secure.check(plan.settings.method, config.guard.norm, self.bounds)
+            self.secure.check(plan.settings.method, config.guard.max_norm, self.bounds)
         return plan
 
     @property

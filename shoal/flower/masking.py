@@ -59,8 +59,8 @@ class Secure:
             raise UserError(f"secure: method {method.name!r} needs single uploads or answers "
                             f"({method.beyond_sums}), and a sum hides them")  # fmt: skip
         if norm is not None:
-            raise UserError("secure: guard.norm bounds every upload by itself, and a sum hides "
-                            "them; set guard.norm to null")  # fmt: skip
+            raise UserError("secure: guard.max_norm bounds every upload by itself, and a sum hides "
+                            "them; set guard.max_norm to null")  # fmt: skip
         if bounds is not None and (bounds.norm is not None or bounds.payload is not None):
             raise UserError("secure: bounds.norm and bounds.payload are of every upload by itself, "
                             "and a sum hides them; leave them out")  # fmt: skip

@@ -99,7 +99,7 @@ class ServerRule(FedAvg):
         }
 
     def _weight(self, message: Message) -> float:
-        if self.method.weights == "uniform":
+        if self.method.weights == "equal":
             return 1.0
         record = next(iter(message.content.metric_records.values()))
         return float(record[self.weighted_by_key])  # type: ignore[arg-type]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -13,6 +13,7 @@ from torch import Tensor
 from shoal.core.errors import UserError
 from shoal.core.types import Reduction
 from shoal.methods.slots import SLOTS, STATES, Gaps, Part, Rule
+from shoal.old_names import CLIENT_WEIGHTS, Weights
 
 # ---- hidden state --------------------------------------------------------------------------------
 # State that a part hides on itself: found by comparing its attributes, and refused by name.
@@ -87,8 +88,6 @@ def _is_foreign(kind: type) -> bool:
 # ---- method --------------------------------------------------------------------------------------
 # A method: a name and a tuple of parts, checked when it is built.
 
-Weights = Literal["samples", "uniform"]
-
 
 @dataclass(frozen=True)
 class Method:
@@ -97,16 +96,17 @@ class Method:
     ``base`` marks a method that can stand under a plug-in: it decides the weights of a composition.
 
     >>> Method("a") | Method("b")
-    Method a + b (weights: samples): no parts, plain averaging
+    Method a + b (client weights: by_samples): no parts, plain averaging
     """
 
     name: str
     parts: tuple[Part, ...] = ()
-    weights: Weights = "samples"
+    weights: Weights = "by_samples"
     base: bool = True
     paper: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "weights", CLIENT_WEIGHTS.get(self.weights, self.weights))
         for part in self.parts:
             _check_names(part)
         for name, slot in SLOTS.items():
@@ -175,7 +175,7 @@ class Method:
             m for m in (self, other) if m.base
         ]
         # 0.3 of the specification: a composition takes the base method's weights
-        weights = bases[0].weights if bases else "samples"
+        weights = bases[0].weights if bases else "by_samples"
         return Method(f"{self.name} + {other.name}", self.parts + other.parts, weights, bool(bases))
 
     def with_weights(self, weights: Weights) -> Method:
@@ -216,7 +216,7 @@ class Method:
 
     def __repr__(self) -> str:
         parts = " | ".join(p.describe() for p in self.parts) or "no parts, plain averaging"
-        return f"Method {self.name} (weights: {self.weights}): {parts}"
+        return f"Method {self.name} (client weights: {self.weights}): {parts}"
 
 
 def _names(parts: list[Part]) -> str:

@@ -8,6 +8,7 @@ from math import sqrt
 from typing import Any, Literal, NamedTuple
 
 from shoal.metrics.shifts import Recovery, Shifted, continual, detection
+from shoal.old_names import OF_MEMBERS
 
 # ---- target --------------------------------------------------------------------------------------
 # How long it took to get somewhere.
@@ -244,24 +245,24 @@ def figures(
 def scored_on(
     rules: Mapping[str, Any], own_rows: Mapping[str, int] | None, source: str = "simulated"
 ) -> str:
-    """Which accuracy it is: the config's ``evaluate.on``, and whose rows where it is members'.
+    """Which accuracy it is: the config's ``evaluate.rows``, and which rows where they are members'.
 
     ``own_rows`` counts members by the rows they were scored on, as records have it; a run of
     version 0.1 has none.
 
-    >>> scored_on({"on": "members", "held_out": 0.2}, {"held out": 19, "none": 1})
-    "members: held-out rows (0.2 of each member's own)"
+    >>> scored_on({"rows": "members_held_out", "held_out": 0.2}, {"held out": 19, "none": 1})
+    "members_held_out: held-out rows (0.2 of each member's own)"
     """
     if source == "real":  # members judge what they receive
         return "members: own validation rows, with the model that the round began with"
-    on = str(rules.get("on", "active"))
-    if on not in ("members", "each", "own"):
-        return on
+    rows = str(rules.get("rows", "test_present"))
+    if rows not in OF_MEMBERS:
+        return rows
     if not own_rows:
-        return f"{on}: validation rows, else training rows (version 0.1's rule)"
+        return f"{rows}: validation rows, else training rows (version 0.1's rule)"
     share = rules.get("held_out")
     known = [told.format(held_out=share or 0.0) for kind, told in ROWS.items() if kind in own_rows]
-    return f"{on}: {' and '.join(known) or 'nobody has rows for it'}"
+    return f"{rows}: {' and '.join(known) or 'no member has rows for it'}"
 
 
 def _shift(shift: Shifted, after: SessionTransition) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from typing import Any
 from shoal.config.schema import Config, from_mapping
 from shoal.config.version_0_1 import as_named
 from shoal.core.errors import MissingDataError, UserError, suggestion
+from shoal.old_names import renamed, todays_path
 from shoal.papers import printed
 from shoal.papers.measures import RunFiles, measured
 from shoal.papers.recipe import COLUMNS, Call, Figure, Recipe, Value
@@ -57,12 +58,13 @@ class Cell:
         return [m for m in self.recipe.measures if self.recipe.matches(m.condition, self.where)]
 
     def config(self, seed: int) -> Config:
-        values = copy.deepcopy(self.recipe.base)
-        for overrides in self._overrides():
-            for key, value in overrides.items():
-                put(values, key.split("."), value)
-        values["method"] = _composed(values["method"])
         try:
+            values = copy.deepcopy(renamed(self.recipe.base))
+            for overrides in self._overrides():
+                for key, value in overrides.items():
+                    put(values, todays_path(key.split(".")), value)
+                    values = renamed(values)
+            values["method"] = _composed(values["method"])
             return from_mapping({**values, "seed": seed})
         except UserError as error:
             said = ", ".join(self.point.values())

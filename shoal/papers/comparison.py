@@ -40,13 +40,13 @@ BASE: dict[str, Any] = {
         "partition": {"name": "dirichlet", "alpha": 0.5},
     },
     "participation": 8,
-    "local": {"epochs": 2, "batch": 16, "rate": 0.1, "validation": 0.2},
+    "local": {"epochs": 2, "batch": 16, "lr": 0.1, "validation": 0.2},
 }
-# A world that holds still: how far a method gets when nothing happens.
-STILL: dict[str, Any] = {
+# A static world: how far a method gets when nothing happens.
+STATIC: dict[str, Any] = {
     **BASE,
     "world": {
-        "name": "still",
+        "name": "static",
         "members": 20,
         "rounds": 60,
         "partition": {"name": "dirichlet", "alpha": 0.5},
@@ -78,9 +78,9 @@ def config_for(name: str, base: Mapping[str, Any]) -> Config:
     settings = SETTINGS.get(name, {})
     values = {**base, "method": {name: settings} if settings else name}
     if name in RATES:
-        values["local"] = {**base["local"], "rate": RATES[name]}
+        values["local"] = {**base["local"], "lr": RATES[name]}
     if name in PERSONAL:
-        values["evaluate"] = {"on": "members", "held_out": None}
+        values["evaluate"] = {"rows": "members_held_out", "held_out": None}
     return from_mapping(values)
 
 
@@ -108,7 +108,7 @@ def _control(out: Path, base: Mapping[str, Any], stories: list[Story]) -> list[S
     used = [s.figures["mean_client_rate"] for s in stories if s.method == "fedagg"]
     if not used:
         return []
-    local = {**base["local"], "rate": float(f"{used[0]:.4g}")}
+    local = {**base["local"], "lr": float(f"{used[0]:.4g}")}
     _finish(out / CONTROL, "fedavg", {**base, "local": local})
     return [read_story(out / CONTROL)]
 

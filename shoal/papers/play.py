@@ -92,7 +92,7 @@ def cells_finished(request: Request, runs: Path) -> tuple[list[Cell], tuple[int,
                         cells.append(cell)
     if not cells:
         raise UserError(
-            f"{runs} has no finished run of {request.paper}; play some without --finished"
+            f"{runs} has no finished run of {request.paper}; run some without --report-only"
         )
     return cells, seeds
 

@@ -17,6 +17,7 @@ from shoal.config.messages import Path as KeyPath
 from shoal.config.messages import translated
 from shoal.config.read import read
 from shoal.core.errors import UserError, suggestion
+from shoal.old_names import renamed
 
 COLUMNS = (
     "dataset", "model", "num_clients", "participation", "partition", "overlap", "scenario",
@@ -150,6 +151,8 @@ def load_recipe(path: Path) -> Recipe:
 
 def _extended(path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
     values, lines = read(path)
+    if isinstance(values.get("base"), Mapping):
+        values["base"] = renamed(values["base"])  # before it is laid over another file's
     parent = values.pop("extends", None)
     if parent is None:
         return values, lines

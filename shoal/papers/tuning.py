@@ -15,6 +15,7 @@ from typing import Any
 from shoal.config.schema import Config, from_mapping
 from shoal.core import rng
 from shoal.core.errors import UserError
+from shoal.old_names import renamed
 from shoal.papers.cells import run_name
 from shoal.papers.tables import csv_text, markdown_table
 from shoal.runs.directory import RunDir
@@ -22,7 +23,7 @@ from shoal.runs.directory import RunDir
 # ---- space ---------------------------------------------------------------------------------------
 # What there is to try: the clients' rate for every method, and a method's own settings.
 
-Setting = dict[str, Any]  # local.rate and the method's own settings
+Setting = dict[str, Any]  # local.lr and the method's own settings
 
 # The clients' rates that the FedInit paper tries (its appendix), unless a config says others.
 RATES = (0.01, 0.1, 0.5, 1.0)
@@ -58,7 +59,7 @@ def trials(
     if len(set(rates)) < 2:
         raise UserError(f"rates are {list(rates)}; give at least two, lowest and highest")
     grid = [
-        {"local.rate": rate, **dict(zip(own, values, strict=True))}
+        {"local.lr": rate, **dict(zip(own, values, strict=True))}
         for rate in rates
         for values in product(*own.values())
     ]
@@ -73,7 +74,7 @@ def _between(
     low, high = math.log(min(rates)), math.log(max(rates))
     for _ in range(max(0, count)):
         rate = float(f"{math.exp(draw.uniform(low, high)):.4g}")
-        yield {"local.rate": rate, **{k: v[int(draw.integers(len(v)))] for k, v in own.items()}}
+        yield {"local.lr": rate, **{k: v[int(draw.integers(len(v)))] for k, v in own.items()}}
 
 
 def grid_of(method: str) -> dict[str, Sequence[Any]]:
@@ -129,16 +130,17 @@ class TuningPlan:
     ) -> Config:
         """The base with a method's setting; with ``held_out`` it is scored on members' own rows
         that are held out, else as the base says."""
-        values = copy.deepcopy(dict(self.base))
+        values = copy.deepcopy(renamed(self.base))
         local = dict(values.get("local") or {})
-        local["rate"] = setting["local.rate"]
-        own = {k: v for k, v in setting.items() if k != "local.rate"}
+        local["lr"] = setting["local.lr"]
+        own = {k: v for k, v in setting.items() if k != "local.lr"}
         values["method"] = {method: own} if own else method
         if held_out:
             if local.get("validation", "auto") in ("auto", 0):
                 local["validation"] = HELD_OUT
             # validation rows are of the training data: test rows must not choose a setting
-            rules = {**(values.get("evaluate") or {}), "on": "members", "held_out": None}
+            rules = dict(values.get("evaluate") or {})
+            rules |= {"rows": "members_held_out", "held_out": None}
             values["evaluate"] = rules
         values["local"] = local
         values["seed"] = self.seed if seed is None else seed
@@ -198,8 +200,8 @@ def trials_csv(trials: Sequence[Trial], score: str) -> str:
 def said(setting: Mapping[str, object]) -> str:
     """A setting in words.
 
-    >>> said({"local.rate": 0.1, "mu": 1})
-    'local.rate 0.1, mu 1'
+    >>> said({"local.lr": 0.1, "mu": 1})
+    'local.lr 0.1, mu 1'
     """
     return ", ".join(f"{key} {value}" for key, value in setting.items())
 

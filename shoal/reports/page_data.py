@@ -16,6 +16,7 @@ from shoal.core.errors import UserError, shown
 from shoal.core.files import dump_json
 from shoal.metrics.figures import figures, scored_on
 from shoal.metrics.shifts import Recovery
+from shoal.old_names import renamed
 from shoal.reports.findings import method_name, verdicts
 from shoal.reports.members import members, timeline
 from shoal.reports.series import events, part_names, rounded, series, shifts, span_of, steps
@@ -64,7 +65,7 @@ def session_starts(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 #     source                       "simulated", or "real" (a federation of shoal flower)
 #     state                        "finished" or "unfinished"
 #     rounds                       {done, planned}
-#     scored_on                    which accuracy it is (the config's ``evaluate.on``), and
+#     scored_on                    which accuracy it is (the config's ``evaluate.rows``), and
 #                                  whose rows where members are scored on their own
 #     summary                      what ``shoal.metrics.figures`` makes of the rounds, shifts aside
 #     verdicts                     [{tone: good | bad | plain, text}]
@@ -128,7 +129,7 @@ def make_page(
     points: int = POINTS,
 ) -> Page:
     """The same from values at hand; ``members`` is left None and ``pools`` empty."""
-    settings = plain(parsed(config, yaml.SafeLoader))
+    settings = renamed(plain(parsed(config, yaml.SafeLoader)))
     rules = settings.get("evaluate") or {}
     rule = Recovery(**(rules.get("recovery") or {}), target=rules.get("target"))
     summary = figures(records, rule, window=rules.get("window", 10))

@@ -123,7 +123,7 @@ def controls(stories: Sequence[Story]) -> list[str]:
         name = shown(story.path)
         told = (
             f"{name}: its clients' rates were {mean:.4g} on average, at a base rate of "
-            f"{config.local.rate:g}; "
+            f"{config.local.lr:g}; "
         )
         without = _without(story.method)
         beside = [
@@ -137,7 +137,7 @@ def controls(stories: Sequence[Story]) -> list[str]:
             found.append(
                 f"{told}the control is not among these runs: shoal run "
                 f"{shown(quote(f'{story.path}/config.yaml'))} "
-                f"--set {_as_setting(config.method)} --set local.rate={mean:.4g} "
+                f"--set {_as_setting(config.method)} --set local.lr={mean:.4g} "
                 f"-o {shown(quote(f'{story.path}-control'))}"
             )
     return found
@@ -171,4 +171,4 @@ def _keys(one: Any) -> tuple[str, ...]:
 
 
 def _is_control(story: Story, config: Config, without: str, mean: float) -> bool:
-    return story.method == without and abs(config.local.rate - mean) <= NEAR * mean
+    return story.method == without and abs(config.local.lr - mean) <= NEAR * mean

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from math import inf, sqrt
 from typing import Any, NamedTuple
 
+from shoal.old_names import OF_MEMBERS
 from shoal.reports.series import rounded
 from shoal.runs.run import ELSEWHERE
 
@@ -16,7 +17,6 @@ from shoal.runs.run import ELSEWHERE
 Page = dict[str, Any]
 LEVEL = 0.95  # of all intervals of a comparison together
 FIGURES = ("mean", "final")
-MEMBERS = ("members", "each", "own")  # evaluate.on: members are scored on rows of their own
 
 
 class Interval(NamedTuple):
@@ -118,13 +118,13 @@ def why_apart(a: Page, b: Page) -> str:
 def _unlike_scores(a: Page, b: Page) -> str:
     """Whether other members are scored, or rows are held out of one run's training only."""
     rules = [page["settings"].get("evaluate") or {} for page in (a, b)]
-    of_members = [r.get("on") in MEMBERS for r in rules]
+    of_members = [r.get("rows") in OF_MEMBERS for r in rules]
     most = [r.get("members", 1000) for r in rules]
     if all(of_members) and most[0] != most[1]:
         return f"they score at most {most[0]} and {most[1]} members"
     apart = [
         # a config of version 0.1 holds nothing out
-        r.get("held_out") or 0 if of or r.get("local") is not None else 0
+        r.get("held_out") or 0 if of or r.get("local_models_every") is not None else 0
         for r, of in zip(rules, of_members, strict=True)
     ]
     if apart[0] != apart[1]:

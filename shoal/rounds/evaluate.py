@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 from shoal.core import tree
 from shoal.core.types import ClientData, Job, Model
@@ -23,6 +23,7 @@ from shoal.metrics.evaluate import (
 )
 from shoal.metrics.figures import spread
 from shoal.metrics.functions import measured
+from shoal.old_names import BOTH_MODELS, BY_SAMPLES, OF_MEMBERS, Rows
 from shoal.rounds.orders import make_order
 from shoal.rounds.play import BatchedCalls, ServerCalls, calls
 from shoal.rounds.state import Federation, Round, Settings
@@ -32,7 +33,8 @@ from shoal.worlds.own_rows import Own, own_rows, own_rows_0_1
 # ---- scores --------------------------------------------------------------------------------------
 # What a round's record says of the model: the vector that predicts, on the sets that count.
 
-On = Literal["active", "global", "members", "each", "own", "tasks"]
+# the set of a world's tests that a word of ``evaluate.rows`` names
+SETS = {"test_present": "active", "test_all": "global"}
 BLOCK = 256  # members whose models are held at once
 
 
@@ -74,35 +76,36 @@ def scored(
     federation: Federation,
     settings: Settings,
     moment: Moment,
-    on: On,
+    rows: Rows,
     engine: Engine | None = None,
     *,
     most: int = 1000,
     metrics: Sequence[str] = (),
     as_0_1: bool = False,
 ) -> dict[str, Any]:
-    """``accuracy`` and ``loss`` as ``on`` says, and the accuracy of every task so far.
+    """``accuracy`` and ``loss`` on the rows that ``rows`` names, and the accuracy of every task so
+    far.
 
-    ``members``, ``each`` and ``own`` look at ``most`` evenly spaced members of more, on rows of
-    their own that nobody trains on (``as_0_1``: as version 0.1 chose them); ``metrics``
-    are further ones (:mod:`shoal.metrics.functions`) on the set that ``on`` names (the global set
-    where
-    it names members or tasks). In the last round before a stage, ``ahead`` has the accuracy on the
-    task to come, of this model and of the one the run began with.
+    ``members_held_out`` and its two variants look at ``most`` evenly spaced members of more, on
+    rows of their own that no client trains on (``as_0_1``: as version 0.1 chose them);
+    ``metrics`` are further ones (:mod:`shoal.metrics.functions`) on the set that ``rows`` names
+    (all
+    test rows where it names members or tasks). In the last round before a stage, ``ahead`` has the
+    accuracy on the task to come, of this model and of the one the run began with.
     """
     model = served(federation, settings, moment, None, engine)
     tests = settings.world.tests(moment.round)
-    main_set = _set(tests, on)
+    main_set = _set(tests, rows)
     wanted = {name: data for name, data in tests.items() if name.startswith(("task ", "ahead "))}
-    alone = on in ("members", "each", "own")
-    by_task = on == "tasks" and any(name.startswith("task ") for name in wanted)
+    alone = rows in OF_MEMBERS
+    by_task = rows == "test_by_task" and any(name.startswith("task ") for name in wanted)
     sets = wanted if alone or by_task else {**wanted, "main": main_set}  # what nobody reads is left
     found = evaluate_sets(settings.task, model, sets)
     tasks = {name: s for name, s in found.items() if name.startswith("task ")}
     record: dict[str, Any] = {}
     if alone:
-        main, record = _of_members(federation, settings, moment, engine, on, most, as_0_1)
-    elif on == "tasks" and tasks:
+        main, record = _of_members(federation, settings, moment, engine, rows, most, as_0_1)
+    elif by_task:
         main = mean_scores(list(tasks.values()))
     else:
         main = found["main"]
@@ -124,9 +127,10 @@ def scored(
     return record
 
 
-def _set(tests: dict[str, ClientData], on: str) -> ClientData:
-    """The set called ``on``; a world with one set only has one answer."""
-    return tests.get(on) or tests.get("global") or next(iter(tests.values()))
+def _set(tests: dict[str, ClientData], rows: Rows) -> ClientData:
+    """The set that ``rows`` names; a world with one set only has one answer."""
+    named = tests.get(SETS[rows]) if rows in SETS else None
+    return named or tests.get("global") or next(iter(tests.values()))
 
 
 def _of_members(
@@ -134,31 +138,31 @@ def _of_members(
     settings: Settings,
     moment: Moment,
     engine: Engine | None,
-    on: str,
+    rows: Rows,
     most: int,
     as_0_1: bool,
 ) -> tuple[Scores, dict[str, Any]]:
     """Every member's own model on rows of its own (:mod:`shoal.worlds.own_rows`).
 
-    ``personalised`` is the spread of those accuracies over members; with ``each`` there is also
-    ``generalised``, the spread of the one model that serves nobody in particular. With ``own``
-    members weigh by their rows, otherwise each counts the same. ``by_member`` has every member's
+    ``personalised`` is the spread of those accuracies over members; with ``both_models`` there is
+    also ``generalised``, the spread of the global model. With ``by_samples`` members weigh by their
+    rows, otherwise each counts the same. ``by_member`` has every member's
     own accuracy, for ``clients.parquet``; ``own_rows`` counts members by the rows they are scored
     on, and those that have none and are left out.
     """
-    members, data, kinds = scored_rows(settings, moment, most, as_0_1, natural=on == "own")
+    members, data, kinds = scored_rows(settings, moment, most, as_0_1, natural=rows == BY_SAMPLES)
     general = served(federation, settings, moment, None, engine)
     plain: list[Scores] = []
-    if settings.method.only("serve") is None or on == "each":
+    if settings.method.only("serve") is None or rows == BOTH_MODELS:
         plain = evaluate_each(settings.task, general, data)
     own = plain
     if settings.method.only("serve") is not None:
         own = own_scores(federation, settings, moment, engine, members, data)
     record: dict[str, Any] = {"personalised": _spread(own), "own_rows": kinds}
     record["by_member"] = {c: s.accuracy for c, s in zip(members, own, strict=True)}
-    if on == "each":
+    if rows == BOTH_MODELS:
         record["generalised"] = _spread(plain)
-    return (pooled_scores(own, data) if on == "own" else mean_scores(own)), record
+    return (pooled_scores(own, data) if rows == BY_SAMPLES else mean_scores(own)), record
 
 
 def own_scores(

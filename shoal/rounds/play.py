@@ -345,7 +345,7 @@ def _train_model(round: Round, k: int, jobs: Sequence[Job], report: RoundReport)
 def _summed(settings: Settings) -> bool:
     """Whether finite uploads are only ever added up."""
     alone = any(part.individual_uploads for part in settings.method.parts)
-    return settings.guard.norm is None and not alone
+    return settings.guard.max_norm is None and not alone
 
 
 def _server_step(round: Round, trained: Trained, report: RoundReport) -> None:

@@ -27,10 +27,10 @@ Bound = Callable[[Results], Mapping[int, str]]  # further reasons, by client
 class Guard:
     """Limits on what is accepted. ``quorum`` is a share of the cohort, or a number of clients."""
 
-    enabled: bool = True
+    reject_non_finite: bool = True
     quorum: float | int = 0.5
     retries: int = 3
-    norm: float | None = None  # reject uploads longer than this
+    max_norm: float | None = None  # reject uploads longer than this
     bound: Bound | None = field(default=None, compare=False)  # of a real federation
     tell: Callable[[Rejected], None] | None = field(default=None, compare=False)  # at once
 
@@ -60,7 +60,8 @@ class Guard:
         )
         finite = _finite_rows(results)
         # their sum: the largest of several numbers may pass over one that is none
-        if self.norm is None and self.bound is None and all(finite) and math.isfinite(sum(norms)):
+        plain = self.max_norm is None and self.bound is None
+        if plain and all(finite) and math.isfinite(sum(norms)):
             everybody = set(clients)  # the usual case, without a look at each client
             if len(everybody) == len(clients) and everybody <= expected and not everybody & seen:
                 seen |= everybody
@@ -87,10 +88,10 @@ class Guard:
             return "not in this round's cohort"
         if client in seen:
             return "sent twice"
-        if self.enabled and not finite:
+        if self.reject_non_finite and not finite:
             return NOT_FINITE
-        if self.norm is not None and norm > self.norm:
-            return f"norm {norm:.3g} above the limit {self.norm:.3g}"
+        if self.max_norm is not None and norm > self.max_norm:
+            return f"norm {norm:.3g} above the limit {self.max_norm:.3g}"
         return ""
 
 

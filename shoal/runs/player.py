@@ -160,7 +160,7 @@ class Player:
             self.federation,
             self.settings,
             moment,
-            rules.on,
+            rules.rows,
             self.engine,
             most=rules.members,
             metrics=rules.metrics,
@@ -174,7 +174,7 @@ class Player:
 
     def _local(self, moment: Moment) -> Record:
         """Every so many rounds, the scores of the local models that members would train."""
-        every = self.plan.config.evaluate.local
+        every = self.plan.config.evaluate.local_models_every
         if every is None or moment.round % every or self.observed is not None:
             return {}
         if self._trained is None:

@@ -23,6 +23,7 @@ from shoal.core.errors import UserError
 from shoal.core.files import disk_is_full, dump_json, dump_yaml, write_bytes, write_text
 from shoal.core.types import ClientData
 from shoal.metrics.evaluate import ROWS, evaluate
+from shoal.old_names import spelled_as_0_1
 from shoal.rounds.state import Federation
 from shoal.runs import checkpoint
 from shoal.runs import directory as diverged
@@ -203,7 +204,7 @@ class DurableRun:
 
     def _advice(self, error: AbandonedError) -> str:
         if error.diverged:
-            return "it has diverged and would again: try a smaller local.rate, or local.clip"
+            return "it has diverged and would again: try a smaller local.lr, or local.clip"
         return f"the run stops here, try again with: shoal resume {self.where.path}"
 
     def _due(self) -> bool:
@@ -245,8 +246,12 @@ def _noted(where: RunDir, length: int) -> list[str]:
 
 # ---- what makes a run the same run ---------------------------------------------------------------
 def config_hash(values: Mapping[str, Any]) -> str:
-    """Of a complete config as it is written, without what says where and how it is computed."""
-    kept = json.loads(json.dumps({k: v for k, v in values.items() if k not in ELSEWHERE}))
+    """Of a complete config, without what says where and how it is computed.
+
+    The names of its keys are those of version 0.1, so that a key may be called otherwise later.
+    """
+    spelled = spelled_as_0_1({k: v for k, v in values.items() if k not in ELSEWHERE})
+    kept = json.loads(json.dumps(spelled))
     for *steps, last in PATHS:
         inner: Any = kept
         for step in steps:
@@ -263,7 +268,7 @@ def hash_of_0_1(values: Mapping[str, Any]) -> str:
 
 def _check_changes(written: Mapping[str, Any], changes: Sequence[str]) -> None:
     for change in changes:
-        if config_hash(applied(written, [change])) != config_hash(written):
+        if config_hash(applied(written, [change])) != config_hash(applied(written, [])):
             raise UserError(
                 f"--set {change}: would make it another run; engine, workers, address, device and "
                 "the paths of files may change, so start a new run"

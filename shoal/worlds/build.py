@@ -10,6 +10,7 @@ from typing import Any
 from shoal.core.errors import UserError, suggestion
 from shoal.core.types import Kind
 from shoal.data.sources import Dataset
+from shoal.old_names import todays_world
 from shoal.worlds.changes.concepts import Concepts, read_drifts
 from shoal.worlds.changes.input_bias import read_bias, with_bias
 from shoal.worlds.changes.input_domains import lay_out
@@ -37,7 +38,7 @@ def build(
     (None: none is); ``validation`` is a share of what is left.
 
     >>> from shoal.data.sources import load
-    >>> world = build({"name": "still", "members": 4, "rounds": 3}, load("digits"), seed=0)
+    >>> world = build({"name": "static", "members": 4, "rounds": 3}, load("digits"), seed=0)
     >>> world.rounds, list(world.at(0).members)
     (3, [0, 1, 2, 3])
     """
@@ -54,6 +55,7 @@ def assemble(
     drawn: Sequence[Parts | None] | None = None,
 ) -> Composed:
     """Like :func:`build`; ``drawn`` gives the assignments of each stage instead of drawing them."""
+    spec = todays_world(spec)
     settled = _writable(spec)  # reading it writes every default into it
     reader = read_world(settled)
     if not 0.0 <= validation < 1.0:

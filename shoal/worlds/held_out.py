@@ -136,9 +136,9 @@ def hold_out(
     )
     if nobody:
         raise UserError(
-            "evaluate.on and evaluate.local score members on rows of their own, but every member "
-            "has one row only, of which none can be held out; use fewer members, or evaluate.on: "
-            "active."
+            "evaluate.rows and evaluate.local_models_every score members on rows of their own, but "
+            "every member has one row only, of which none can be held out; use fewer members, or "
+            "evaluate.rows: test_present."
         )
     return tuple(out)
 

@@ -65,8 +65,9 @@ def own_rows(world: World, client: int, round: int) -> Own | None:
 
 
 def own_rows_0_1(world: World, client: int, round: int, natural: bool) -> Own:
-    """Version 0.1's rule: validation rows, else training rows; with ``natural`` (``on: own`` and
-    ``local``) test rows of the natural client come first."""
+    """Version 0.1's rule: validation rows, else training rows; with ``natural``
+    (``members_held_out_by_samples``, and scores of local models) test rows of the natural client
+    come first."""
     test = own_test(world, client, round) if natural else None
     if test is not None:
         return Own("test", test)

@@ -11,6 +11,7 @@ import numpy as np
 
 from shoal.core.errors import UserError
 from shoal.data.sources import Dataset
+from shoal.old_names import todays_world
 from shoal.worlds.members.population import Rows
 from shoal.worlds.spec import Reader
 from shoal.worlds.world import FORMAT, Composed, as_json
@@ -29,6 +30,7 @@ def load_saved(saved: Mapping[str, Any] | str | Path, dataset: Dataset) -> Compo
         found = saved.get("format") if isinstance(saved, Mapping) else saved
         raise UserError(f"format of the saved world is {found!r}; this version reads {FORMAT}.")
     try:
+        saved = {**saved, "spec": todays_world(saved["spec"])}
         parts = [_parts(s["held"]) for s in saved["stages"]]
         world = assemble(
             saved["spec"],

@@ -20,7 +20,7 @@ DRIFT = ("drift",)
 DOMAINS = ("domains", "rounds_per_stage")
 CLASSES = ("stages", "classes", "cumulative", "rounds_per_stage")
 KEYS: dict[str, tuple[str, ...]] = {
-    "still": (*COMMON, "rounds"),
+    "static": (*COMMON, "rounds"),
     "churn": (*COMMON, "rounds", *CHURN),
     "drift": (*COMMON, "rounds", *DRIFT),
     "domains": (*COMMON, *DOMAINS),
@@ -116,7 +116,7 @@ def is_whole(value: object) -> bool:
 def read_world(spec: Mapping[str, Any]) -> Reader:
     """The reader of a world's mapping, its name and keys checked."""
     if not isinstance(spec, Mapping):
-        raise UserError(f"a world must be a mapping with a name, such as 'still', not {spec!r}.")
+        raise UserError(f"a world must be a mapping with a name, such as 'static', not {spec!r}.")
     name = spec.get("name")
     if not isinstance(name, str) or name not in KEYS:
         raise UserError(f"name of the world is {name!r}; {suggestion(name, [*KEYS, 'saved'])}.")

@@ -93,7 +93,7 @@ def test_an_existing_directory(
         ("model.hidden=0", "hidden"),
         ("engine=warp", "engine must be auto, loop, stacked or ray"),
         ("device=cuda:99", "cuda:99"),
-        ("local.rate=fast", "local.rate must be a number above 0, not 'fast'"),
+        ("local.lr=fast", "local.lr must be a number above 0, not 'fast'"),
     ],
 )
 def test_bad_input_makes_no_directory(
@@ -130,7 +130,7 @@ def test_below_quorum_exits_with_3(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "a"
-    assert call(["run", str(config), "-o", str(out), "--set", "guard.norm=1e-9"]) == 3
+    assert call(["run", str(config), "-o", str(out), "--set", "guard.max_norm=1e-9"]) == 3
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 2 and "engine loop" in said[0] and "quorum" in said[1]
     assert (out / "checkpoint" / "00000000").is_dir()
@@ -141,7 +141,7 @@ def test_a_corrupt_checkpoint(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "a"
-    call(["run", str(config), "-o", str(out), "--set", "guard.norm=1e-9"])
+    call(["run", str(config), "-o", str(out), "--set", "guard.max_norm=1e-9"])
     capsys.readouterr()
     (shard,) = (out / "checkpoint").glob("*/shard-00000.safetensors")
     shard.write_bytes(shard.read_bytes()[:-1])
@@ -152,7 +152,7 @@ def test_methods(capsys: pytest.CaptureFixture[str]) -> None:
     assert call(["methods"]) == 0 and "ControlVariate" in capsys.readouterr().out
     assert call(["methods", "--json"]) == 0
     found = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
-    assert found["scaffold"]["weights"] == "uniform" and found["scaffold"]["vectorises"]
+    assert found["scaffold"]["weights"] == "equal" and found["scaffold"]["vectorises"]
     assert "grad" in found["scaffold"]["slots"] and "Karimireddy" in found["scaffold"]["paper"]
 
 

@@ -22,11 +22,11 @@ data: {name: digits}
 model: {name: mlp, init: random}      # or a .safetensors file to start from
 world: {name: churn, members: 40, sessions: 3, rounds_per_session: 20}
 participation: 10                     # members a round, or a share such as 0.2
-weights: samples                      # or uniform
-local: {epochs: 1, batch: 32, rate: 0.05, optimizer: sgd, momentum: 0, weight_decay: 0, clip: null,
+client_weights: by_samples      # or equal
+local: {epochs: 1, batch: 32, lr: 0.05, optimizer: sgd, momentum: 0, weight_decay: 0, clip: null,
         schedule: constant, augment: none}
 method: [scaffold, fedinit, {dynamic_init: {R: 10}}]
-evaluate: {on: active, every: 1}      # active classes | global test set | each member | each task
+evaluate: {rows: test_present, every: 1}  # whose rows are scored
 engine: auto                          # resolved once, written into config.yaml, kept on resume
 """
 
@@ -65,8 +65,8 @@ def test_a_complete_config_means_itself(tmp_path: Path) -> None:
         ({"participation": True}, "participation must be"),
         ({"participation": 0}, "participation must be"),
         ({"participation": 1.5}, "participation must be"),
-        ({"local": {"rate": -1}}, "local.rate must be a number above 0, not -1"),
-        ({"local": {"rate": float("nan")}}, "local.rate must be a number above 0"),
+        ({"local": {"lr": -1}}, "local.lr must be a number above 0, not -1"),
+        ({"local": {"lr": float("nan")}}, "local.lr must be a number above 0"),
         ({"local": 3}, "local must be settings of local training, not 3"),
         ({"method": 3}, "method must be a method's name"),
         ({"method": "fedprx"}, "did you mean 'fedprox'?"),
@@ -75,7 +75,7 @@ def test_a_complete_config_means_itself(tmp_path: Path) -> None:
         ({"method": []}, "the list is empty"),
         ({"data": {}}, "data.name is missing"),
         ({"data": "digts"}, "did you mean 'digits'?"),
-        ({"model": "mpl", "world": {"name": "still", "members": 2, "rounds": 1}}, "'mlp'"),
+        ({"model": "mpl", "world": {"name": "static", "members": 2, "rounds": 1}}, "'mlp'"),
         (
             {"device": "GPU 1"},
             "device must be auto, cpu, cuda, cuda:1, mps or another device of torch's, not 'GPU 1'",
@@ -107,7 +107,7 @@ def test_one_sentence(values: dict[str, Any], sentence: str) -> None:
         ("seed: 1\nseed: 2\n", "world.yaml, line 2: seed was given in line 1 before"),
         ("- 1\n", "world.yaml: must be a mapping"),
         ("a: [1\n", "world.yaml: is no YAML"),
-        ("local: {rate: fast}\n", "world.yaml, line 1: local.rate must be a number above 0"),
+        ("local: {lr: fast}\n", "world.yaml, line 1: local.lr must be a number above 0"),
     ],
 )
 def test_the_place_in_the_file(tmp_path: Path, text: str, sentence: str) -> None:
@@ -117,16 +117,16 @@ def test_the_place_in_the_file(tmp_path: Path, text: str, sentence: str) -> None
 
 
 def test_yaml_as_people_write_it(tmp_path: Path) -> None:
-    config = load(written(tmp_path, "local: {rate: 1e-3}\nevaluate: {on: global}\n"))
-    assert config.local.rate == 1e-3 and config.evaluate.on == "global"
+    config = load(written(tmp_path, "local: {lr: 1e-3}\nevaluate: {on: global}\n"))
+    assert config.local.lr == 1e-3 and config.evaluate.rows == "test_all"
 
 
 def test_overrides() -> None:
     assert applied({"world": "churn"}, ["world.members=4"]) == {
         "world": {"name": "churn", "members": 4}
     }
-    assert applied({}, ["local.rate=1e-3"]) == {"local": {"rate": 1e-3}}
-    for wrong in ("local.rate", "=3", "a..b=1"):
+    assert applied({}, ["local.lr=1e-3"]) == {"local": {"lr": 1e-3}}
+    for wrong in ("local.lr", "=3", "a..b=1"):
         with pytest.raises(UserError, match="must be key=value"):
             applied({}, [wrong])
     with pytest.raises(UserError, match="a place in a list of 1"):
@@ -136,8 +136,8 @@ def test_overrides() -> None:
 @pytest.mark.parametrize(
     ("change", "place"),
     [
-        ("local.rate=fast", "--set local.rate=fast: local.rate must be"),
-        ("local={rate: fast}", "--set local={rate: fast}: local.rate must be"),
+        ("local.lr=fast", "--set local.lr=fast: local.lr must be"),
+        ("local={lr: fast}", "--set local={lr: fast}: local.lr must be"),
         ("loca.rate=1", "--set loca.rate=1: loca is not known"),
         ("seed=2", "world.yaml, line 1: local.epochs must be"),
     ],
@@ -152,9 +152,9 @@ def test_what_an_override_got_wrong_is_not_the_files(
 
 
 def test_overrides_leave_the_original_alone() -> None:
-    values = {"local": {"rate": 1.0}}
-    applied(values, ["local.rate=2"])
-    assert values == {"local": {"rate": 1.0}}
+    values = {"local": {"lr": 1.0}}
+    applied(values, ["local.lr=2"])
+    assert values == {"local": {"lr": 1.0}}
 
 
 def test_schedules_by_hand() -> None:
@@ -187,4 +187,4 @@ def test_fedagg_walks_as_far_as_clients_train() -> None:
 def test_weights_are_the_methods_own_unless_given() -> None:
     problem = {"problem": "quadratic", "method": "scaffold"}
     assert build(from_mapping(problem)).settings.uniform
-    assert not build(from_mapping({**problem, "weights": "samples"})).settings.uniform
+    assert not build(from_mapping({**problem, "client_weights": "by_samples"})).settings.uniform

@@ -32,9 +32,9 @@ NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 CHURN = {"name": "churn", "members": 6, "sessions": 2, "rounds_per_session": 1, "labels": "split"}
 UNEQUAL = {
-    "name": "still", "members": 4, "rounds": 2, "partition": {"name": "dirichlet", "alpha": 0.5},
+    "name": "static", "members": 4, "rounds": 2, "partition": {"name": "dirichlet", "alpha": 0.5},
 }  # fmt: skip
-LOCAL = {"epochs": 2, "batch": 16, "rate": 0.05, "last_batch": "merge"}
+LOCAL = {"epochs": 2, "batch": 16, "lr": 0.05, "last_batch": "merge"}
 
 
 def config(device: str, network: str = "mlp", **more: Any) -> dict[str, Any]:
@@ -80,9 +80,9 @@ def test_steps_that_stop_before_an_epoch_ends(device: str, engine: str) -> None:
     same(device, "embedding", engine=engine, world=UNEQUAL, local=local)
 
 
-@pytest.mark.parametrize("on", ["members", "own"])
-def test_evaluation(device: str, on: str) -> None:
-    rules = {"on": on, "local": 1, "train": True, "metrics": ["auc", "f1"]}
+@pytest.mark.parametrize("rows", ["members_held_out", "members_held_out_by_samples"])
+def test_evaluation(device: str, rows: str) -> None:
+    rules = {"rows": rows, "local_models_every": 1, "train": True, "metrics": ["auc", "f1"]}
     same(device, world=UNEQUAL, evaluate=rules, loss={"class_weights": "balanced"})
 
 

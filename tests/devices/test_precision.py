@@ -17,7 +17,7 @@ from shoal.config.build import build
 from shoal.core.errors import UserError
 from shoal.runs.run import DurableRun
 
-LONG = {**LOCAL, "epochs": 3, "rate": 0.2}
+LONG = {**LOCAL, "epochs": 3, "lr": 0.2}
 # Of the way that training went: bfloat16 has 8 bits, and engines add up in other orders. With batch
 # normalisation they also round elsewhere: loop pads short batches, stacked takes them as they are.
 ENGINES_AGREE, NORMALISED_AGREE, NEAR_FLOAT32 = 0.02, 0.15, 0.2

@@ -14,7 +14,7 @@ from shoal.engines.compiler import compile
 from shoal.engines.stacked import compiled
 from shoal.engines.stacked.engine import Stacked
 
-WORLD = {"name": "still", "members": 6, "rounds": 2}
+WORLD = {"name": "static", "members": 6, "rounds": 2}
 
 
 @pytest.fixture(autouse=True)

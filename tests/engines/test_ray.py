@@ -93,8 +93,8 @@ def test_work_that_kills_every_actor_is_given_up(tmp_path: Path, engine: Ray) ->
 
 def test_from_a_config(engine: Ray) -> None:
     problem = {"a": [1, 2], "b": [2, -1], "n": [1, 3], "w0": [1], "rounds": 2}
-    local = {"epochs": 2, "rate": 0.1}
-    result = run(problem=problem, weights="uniform", local=local, engine="ray", workers=1)
+    local = {"epochs": 2, "lr": 0.1}
+    result = run(problem=problem, client_weights="equal", local=local, engine="ray", workers=1)
     assert [record["theta"][0] for record in result.rounds] == pytest.approx([0.735, 0.542875])
     assert result.plan.config.complete()["workers"] == 1 and ray.is_initialized()
 

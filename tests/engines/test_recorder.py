@@ -191,7 +191,7 @@ ONE_RUN = """
 import json, sys
 from shoal import run
 from shoal.engines.stacked.compiled import KEPT
-run(world={"name": "still", "members": 6, "rounds": 2}, method="fedavg", engine="stacked",
+run(world={"name": "static", "members": 6, "rounds": 2}, method="fedavg", engine="stacked",
     participation=4, seed=0)
 traced = [len(compiled._steps) for compiled in KEPT._kept.values()]
 print(json.dumps([traced, sorted(sys.modules)]))

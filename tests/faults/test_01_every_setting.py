@@ -29,16 +29,16 @@ OLD_END = [0.1654874390957148, 0.20488052924739064]
 DIGITS: dict[str, Any] = {
     "data": "digits",
     "model": "mlp",
-    "world": {"name": "still", "members": 4, "rounds": 2},
+    "world": {"name": "static", "members": 4, "rounds": 2},
     "method": ["fedavg", "fedinit"],
     "local": {"batch": 64},
     "engine": "loop",
 }
 WORLDS: list[dict[str, Any]] = [
-    {"name": "still", "members": 4, "rounds": 3},
-    {"name": "still", "members": 500, "rounds": 3, "lazy": True},
-    {"name": "still", "members": 4, "rounds": 3, "partition": "shards", "stream": False},
-    {"name": "still", "members": 4, "rounds": 3, "partition": "time", "stream": True},
+    {"name": "static", "members": 4, "rounds": 3},
+    {"name": "static", "members": 500, "rounds": 3, "lazy": True},
+    {"name": "static", "members": 4, "rounds": 3, "partition": "shards", "stream": False},
+    {"name": "static", "members": 4, "rounds": 3, "partition": "time", "stream": True},
     {"name": "churn", "members": 6},
     {"name": "churn", "members": 6, "present": 4, "arrive": 1, "leave": 1},
     {"name": "churn", "members": 6, "labels": "split"},
@@ -77,7 +77,7 @@ def test_every_setting_of_every_part_is_written(tmp_path: Path) -> None:
         {"fedavg": {"eta_g": 1.0}},
         {"fedinit": {"beta": 0.1, "aggregate": "model", "unseen": "initial"}},
     ]
-    assert found["weights"] == "samples" and found["local"]["validation"] == 0.0
+    assert found["client_weights"] == "by_samples" and found["local"]["validation"] == 0.0
     assert found["data"] == {"name": "digits", "flat": True}
     assert found["model"]["hidden"] == [200, 200]
     assert found["world"]["partition"]["alpha"] == 0.5
@@ -172,8 +172,8 @@ def test_a_run_may_go_on_with_another_engine_and_nothing_else(
 ) -> None:
     DurableRun.create(tmp_path / "whole", from_mapping(stateful())).play()
     cut(tmp_path / "a", stateful())
-    assert call(["resume", str(tmp_path / "a"), "--set", "local.rate=0.2"]) == 2
-    assert "local.rate=0.2: would make it another run" in capsys.readouterr().err
+    assert call(["resume", str(tmp_path / "a"), "--set", "local.lr=0.2"]) == 2
+    assert "local.lr=0.2: would make it another run" in capsys.readouterr().err
     assert call(["resume", str(tmp_path / "a"), "--engine", "stacked"]) == 0
     assert "from round 2 on it is computed by engine stacked" in capsys.readouterr().err
     assert written(tmp_path / "a")["engine"] == "stacked"
@@ -220,7 +220,7 @@ def with_an_activation(
 def test_a_default_that_no_config_can_say_is_left_to_the_code(tmp_path: Path) -> None:
     values = {
         "model": "with_an_activation",
-        "world": {"name": "still", "members": 3, "rounds": 1, "partition": "iid"},
+        "world": {"name": "static", "members": 3, "rounds": 1, "partition": "iid"},
     }
     DurableRun.create(tmp_path / "a", from_mapping(values)).play()
     written = yaml.safe_load((tmp_path / "a" / "config.yaml").read_text())

@@ -40,7 +40,7 @@ def config(table: Path, **changes: Any) -> dict[str, Any]:
     return {
         "data": {"path": str(table)},
         "model": {"name": "mlp", "hidden": [4]},
-        "world": {"name": "still", "members": 4, "rounds": 4, "partition": "iid"},
+        "world": {"name": "static", "members": 4, "rounds": 4, "partition": "iid"},
         "method": "fedavg",
         "engine": "loop",
         "checkpoint": {"every": 1},
@@ -183,7 +183,7 @@ if place.exists():
     Run.resume(place).play()
 else:
     values = {"data": {"path": str(table)}, "model": "mine", "engine": "loop",
-              "world": {"name": "still", "members": 2, "rounds": 3}}
+              "world": {"name": "static", "members": 2, "rounds": 3}}
     try:
         Run.create(place, from_mapping(values)).play(stop)
     except KeyboardInterrupt:
@@ -208,7 +208,7 @@ def test_of_a_script_what_is_used_counts(tmp_path: Path, table: Path) -> None:
 
 
 def test_a_million_members_cost_nothing(table: Path) -> None:
-    world = {"name": "still", "members": 1_000_000, "rounds": 2, "lazy": True, "samples": 5}
+    world = {"name": "static", "members": 1_000_000, "rounds": 2, "lazy": True, "samples": 5}
     plan = build(from_mapping(config(table, world=world)))
     began = time.perf_counter()
     origin_of(plan)

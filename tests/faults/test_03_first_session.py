@@ -29,7 +29,7 @@ def test_no_model_is_thrown_away_by_default(name: str) -> None:
     values: dict[str, Any] = {
         "problem": {"segments": segments, "w0": [0.0]},
         "method": name,
-        "local": {"rate": 0.1},
+        "local": {"lr": 0.1},
         "engine": "loop",
     }
     seen = [record["theta"][0] for record in shoal.run(**values).rounds]

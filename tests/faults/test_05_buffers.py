@@ -246,7 +246,7 @@ def test_the_server_takes_the_plain_mean_of_buffers(name: str) -> None:
     federation, _, _ = play(settings, engine, 2)
     first = federation.initial.stats
     assert all(torch.equal(sent, first) for _, _, sent in engine.rows[0])
-    uniform = method.weights == "uniform"
+    uniform = method.weights == "equal"
     weights = [1.0 if uniform else count for count, _, _ in engine.rows[1]]
     total = sum(w * stats for w, (_, stats, _) in zip(weights, engine.rows[1], strict=True))
     assert torch.allclose(federation.models[0].stats, total / sum(weights), rtol=1e-12)

@@ -19,13 +19,13 @@ BASE: dict[str, Any] = {
     "seed": 1,
     "data": {"name": "digits"},
     "model": {"name": "linear"},
-    "world": {"name": "still", "members": 6, "rounds": 3, "partition": "iid"},
-    "local": {"epochs": 2, "batch": 32, "rate": 0.02},
+    "world": {"name": "static", "members": 6, "rounds": 3, "partition": "iid"},
+    "local": {"epochs": 2, "batch": 32, "lr": 0.02},
 }
 
 
 def played(where: Path, method: Any, rate: float = 0.02) -> dict[str, Any]:
-    config = BASE | {"method": method, "local": BASE["local"] | {"rate": rate}}
+    config = BASE | {"method": method, "local": BASE["local"] | {"lr": rate}}
     DurableRun.create(where, from_mapping(config)).play()
     found: dict[str, Any] = json.loads((where / "summary.json").read_text())
     return found
@@ -62,7 +62,7 @@ def test_compare_names_the_control_or_how_to_run_it(
 
     missing = said("fedavg", "epoch")
     assert f"{by_epoch:.4g} on average, at a base rate of 0.02" in missing
-    assert f"--set method=fedavg --set local.rate={by_epoch:.4g}" in missing
+    assert f"--set method=fedavg --set local.lr={by_epoch:.4g}" in missing
     assert f"the control, fedavg at that rate, is {out / 'control'}" in said("epoch", "control")
     assert "on average" not in said("fedavg", "control")
 

@@ -80,8 +80,8 @@ def run(method: Any, world: dict[str, Any], engine: str = "loop", net: Any = "ml
     return shoal.run(
         seed=0, data="digits", model=net, method=["fedavg", method], engine=engine,
         world={"members": 4, "partition": "iid", "rounds_per_stage": 2, **world},
-        local={"epochs": 1, "steps": 2, "batch": 16, "rate": 0.1},
-        evaluate={"on": "global"},
+        local={"epochs": 1, "steps": 2, "batch": 16, "lr": 0.1},
+        evaluate={"rows": "test_all"},
     )  # fmt: skip
 
 

@@ -27,12 +27,12 @@ SMALL = {
     "data": "digits",
     "model": "linear",
     "method": "feddrift_eager",
-    "local": {"epochs": 1, "batch": 16, "rate": 0.1},
+    "local": {"epochs": 1, "batch": 16, "lr": 0.1},
 }
 
 
 def test_a_world_without_new_data_has_one_block_per_client() -> None:
-    still = {"name": "still", "members": 4, "rounds": 6, "partition": "iid"}
+    still = {"name": "static", "members": 4, "rounds": 6, "partition": "iid"}
     world = build(from_mapping({**SMALL, "world": still})).world
     assert gathered(world, 0, (0, 2, 5)).count == world.train(0, 0).count
     assert len({world.block(0, r) for r in range(6)}) == 1

@@ -136,7 +136,7 @@ def test_the_worked_examples(name: str) -> None:
 
 def test_engines_agree_and_measuring_costs_and_changes_nothing() -> None:
     config: dict[str, Any] = {
-        "world": {"name": "still", "members": 8, "rounds": 3},
+        "world": {"name": "static", "members": 8, "rounds": 3},
         "participation": 4,
         "seed": 3,
     }

@@ -103,9 +103,9 @@ def test_evaluation_is_nobodys_cost() -> None:
         shoal.run(
             data="digits",
             model={"name": "mlp", "hidden": 8},
-            world={"name": "still", "members": 4, "rounds": 2, "partition": "iid"},
+            world={"name": "static", "members": 4, "rounds": 2, "partition": "iid"},
             method={"hypcluster": {"k": 2}},
-            evaluate={"on": "each", "every": every},
+            evaluate={"rows": "members_held_out_both_models", "every": every},
             engine="loop",
         ).rounds[0]["bytes_down"]
         for every in (1, 2)
@@ -117,7 +117,7 @@ def test_records_and_totals_have_both() -> None:
     result = shoal.run(
         data="digits",
         model={"name": "mlp", "hidden": 8},
-        world={"name": "still", "members": 4, "rounds": 2, "partition": "iid"},
+        world={"name": "static", "members": 4, "rounds": 2, "partition": "iid"},
         local={"epochs": 2},
         method={"fedagg": {"epochs": 2}},
         engine="loop",

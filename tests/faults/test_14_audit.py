@@ -207,9 +207,9 @@ def test_a_local_optimiser_that_would_be_passed_over_is_refused(
     def run(method: Any, local: dict[str, Any]) -> Any:
         return shoal.run(
             seed=0, data="digits", model="linear", method=method, engine="loop",
-            world={"name": "still", "members": 2, "partition": "iid", "rounds": 1},
-            local={"epochs": 1, "steps": 1, "batch": 8, "rate": 0.1, **local},
-            evaluate={"on": "global"},
+            world={"name": "static", "members": 2, "partition": "iid", "rounds": 1},
+            local={"epochs": 1, "steps": 1, "batch": 8, "lr": 0.1, **local},
+            evaluate={"rows": "test_all"},
         )  # fmt: skip
 
     with pytest.raises(UserError, match=said):

@@ -19,7 +19,7 @@ from shoal.worlds.build import build as build_world
 from shoal.worlds.own_rows import own_rows
 from shoal.worlds.world import Composed
 
-STILL = {"name": "still", "members": 6, "rounds": 2, "partition": "iid"}
+STILL = {"name": "static", "members": 6, "rounds": 2, "partition": "iid"}
 
 
 def made(rows: int = 120, classes: int = 4, groups: int | None = None) -> Dataset:
@@ -34,7 +34,7 @@ def made(rows: int = 120, classes: int = 4, groups: int | None = None) -> Datase
 
 
 def plan(data: Dataset, **changes: Any) -> RunPlan:
-    values = {"world": STILL, "evaluate": {"on": "members"}, "engine": "loop", **changes}
+    values = {"world": STILL, "evaluate": {"rows": "members_held_out"}, "engine": "loop", **changes}
     values.setdefault("model", {"name": "mlp", "hidden": [32]})
     return build(from_mapping(values), data=data)
 
@@ -52,10 +52,12 @@ def rows_of(world: Composed, round: int) -> tuple[set[int], set[int]]:
     return used, scored
 
 
-@pytest.mark.parametrize("on", ["members", "each", "own"])
-def test_labels_learnt_by_heart_score_at_chance(on: str) -> None:
-    local = {"epochs": 30, "batch": 8, "rate": 0.2}
-    found = play(plan(made(), method="ditto", local=local, evaluate={"on": on, "train": True}))
+@pytest.mark.parametrize(
+    "rows", ["members_held_out", "members_held_out_both_models", "members_held_out_by_samples"]
+)
+def test_labels_learnt_by_heart_score_at_chance(rows: str) -> None:
+    local = {"epochs": 30, "batch": 8, "lr": 0.2}
+    found = play(plan(made(), method="ditto", local=local, evaluate={"rows": rows, "train": True}))
     last = found.rounds[-1]
     assert last["train_accuracy"] > 0.8
     assert last["accuracy"] < 0.6
@@ -63,8 +65,8 @@ def test_labels_learnt_by_heart_score_at_chance(on: str) -> None:
 
 
 def test_the_local_models_are_scored_on_held_out_rows() -> None:
-    local = {"epochs": 60, "batch": 8, "rate": 0.2}
-    found = play(plan(made(), method="fedavg", local=local, evaluate={"local": 1}))
+    local = {"epochs": 60, "batch": 8, "lr": 0.2}
+    found = play(plan(made(), method="fedavg", local=local, evaluate={"local_models_every": 1}))
     assert found.rounds[-1]["local"]["accuracy"] < 0.6
     assert found.rounds[-1]["local"]["own_rows"] == {"held out": 6}
 
@@ -90,8 +92,8 @@ WORLDS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", WORLDS)
 def test_no_row_is_both_trained_on_and_scored_in_any_round(name: str) -> None:
-    spec = {"name": "still", "members": 6, **WORLDS[name]}
-    if spec["name"] == "still":
+    spec = {"name": "static", "members": 6, **WORLDS[name]}
+    if spec["name"] == "static":
         spec["rounds"] = 2
     data = made(240)
     world = build_world(spec, data, seed=5, validation=0.25, held_out=0.2)
@@ -127,23 +129,25 @@ def test_the_split_is_the_seeds_and_nobody_elses() -> None:
 def test_a_member_with_one_row_is_left_out_and_counted() -> None:
     data = made(24, groups=None)
     data = data._replace(group=torch.tensor([0] + [1 + i % 3 for i in range(23)]))
-    spec = {"name": "still", "rounds": 1, "partition": "natural"}
-    found = play(plan(data, world=spec, evaluate={"on": "each"}))
+    spec = {"name": "static", "rounds": 1, "partition": "natural"}
+    found = play(plan(data, world=spec, evaluate={"rows": "members_held_out_both_models"}))
     assert found.rounds[-1]["own_rows"] == {"none": 1, "held out": 3}
     assert found.rounds[-1]["personalised"]["members"] == 3
 
 
 def test_nobody_that_can_be_scored_is_refused() -> None:
-    spec = {"name": "still", "members": 24, "rounds": 1, "partition": "iid"}
+    spec = {"name": "static", "members": 24, "rounds": 1, "partition": "iid"}
     with pytest.raises(UserError, match="every member has one row only"):
         plan(made(24), world=spec)
 
 
-@pytest.mark.parametrize("on", ["members", "each", "own"])
-def test_test_rows_that_the_data_assigns_come_first(on: str) -> None:
+@pytest.mark.parametrize(
+    "rows", ["members_held_out", "members_held_out_both_models", "members_held_out_by_samples"]
+)
+def test_test_rows_that_the_data_assigns_come_first(rows: str) -> None:
     data = made(groups=5)
-    spec = {"name": "still", "rounds": 1, "partition": "natural"}
-    found = plan(data, world=spec, evaluate={"on": on})
+    spec = {"name": "static", "rounds": 1, "partition": "natural"}
+    found = plan(data, world=spec, evaluate={"rows": rows})
     world = found.world
     assert isinstance(world, Composed)
     assert sum(len(world.train(m, 0)) for m in range(5)) == len(data.train.y)  # nothing split off
@@ -153,7 +157,7 @@ def test_test_rows_that_the_data_assigns_come_first(on: str) -> None:
 
 
 def test_in_a_stream_it_is_the_rows_that_come_next() -> None:
-    spec = {"name": "still", "members": 3, "rounds": 4, "partition": "time", "stream": True}
+    spec = {"name": "static", "members": 3, "rounds": 4, "partition": "time", "stream": True}
     found = plan(made(), world=spec)
     world = found.world
     assert isinstance(world, Composed)
@@ -168,7 +172,7 @@ def test_in_a_stream_it_is_the_rows_that_come_next() -> None:
 def test_runs_that_score_no_member_keep_their_rows() -> None:
     told, plain = (
         plan(made(), evaluate=e).world
-        for e in ({"on": "active", "held_out": 0.5}, {"on": "active"})
+        for e in ({"rows": "test_present", "held_out": 0.5}, {"rows": "test_present"})
     )
     for member in range(6):
         assert len(plain.train(member, 0)) == 20
@@ -177,7 +181,7 @@ def test_runs_that_score_no_member_keep_their_rows() -> None:
 
 
 def test_version_0_1s_rule_stays_to_be_had_and_is_told() -> None:
-    rules = {"on": "members", "held_out": None}
+    rules = {"rows": "members_held_out", "held_out": None}
     plain = play(plan(made(), evaluate=rules))
     assert plain.rounds[-1]["own_rows"] == {"training": 6}
     held = play(plan(made(), evaluate=rules, local={"validation": 0.3}))
@@ -188,9 +192,11 @@ def test_version_0_1s_rule_stays_to_be_had_and_is_told() -> None:
 
 def test_the_summary_says_which_rows() -> None:
     found = play(plan(made()))
-    assert found.summary["scored_on"] == "members: held-out rows (0.2 of each member's own)"
+    assert found.summary["scored_on"] == (
+        "members_held_out: held-out rows (0.2 of each member's own)"
+    )
     assert found.page["scored_on"] == found.summary["scored_on"]
-    assert play(plan(made(), evaluate={})).summary["scored_on"] == "active"
+    assert play(plan(made(), evaluate={})).summary["scored_on"] == "test_present"
 
 
 def test_train_accuracy_only_where_it_is_asked_for() -> None:
@@ -201,7 +207,9 @@ def test_train_accuracy_only_where_it_is_asked_for() -> None:
 def test_names_of_runs_of_version_0_1_stay_and_others_differ() -> None:
     base = {"seed": 1, "world": STILL}
     names = [
-        run_name(from_mapping({**base, "evaluate": {"on": "own", **more}}))
+        run_name(
+            from_mapping({**base, "evaluate": {"rows": "members_held_out_by_samples", **more}})
+        )
         for more in ({"held_out": None}, {}, {"held_out": 0.3})
     ]
     assert len(set(names)) == 3
@@ -215,4 +223,8 @@ def test_names_of_runs_of_version_0_1_stay_and_others_differ() -> None:
 def test_a_world_object_that_holds_nothing_out_is_refused() -> None:
     world = build_world(STILL, made(), seed=0)
     with pytest.raises(UserError, match="build it with held_out=0.2"):
-        build(from_mapping({"evaluate": {"on": "each"}}), world=world, data=made())
+        build(
+            from_mapping({"evaluate": {"rows": "members_held_out_both_models"}}),
+            world=world,
+            data=made(),
+        )

@@ -112,7 +112,7 @@ def test_other_rounds_scored_are_not_paired(played: Played) -> None:
         ({"world": BASE["world"] | {"members": 6}}, "their worlds differ (world.members)"),
         ({"world": BASE["world"] | {"rounds_per_session": 3}}, "their worlds differ (world.rounds"),
         ({"data": {"name": "digits", "flat": False}}, "their data differ (training rows and test"),
-        ({"evaluate": {"on": "members"}}, "they are scored on "),
+        ({"evaluate": {"rows": "members_held_out"}}, "they are scored on "),
         ({"seed": 8}, "they share no seed"),
     ],
 )
@@ -180,7 +180,11 @@ def test_runs_that_can_be_paired_still_are(played: Played) -> None:
 @pytest.mark.parametrize(
     ("ours", "theirs", "why"),
     [
-        ({"on": "members"}, {"on": "members", "members": 2}, "score at most (1000|2) and"),
+        (
+            {"rows": "members_held_out"},
+            {"rows": "members_held_out", "members": 2},
+            "score at most (1000|2) and",
+        ),
         ({}, {"local": 2}, "train without (0|0.2) and (0|0.2) of each member's rows"),
     ],
 )

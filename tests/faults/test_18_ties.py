@@ -200,9 +200,9 @@ def test_engines_agree_with_adam_on_digits(method: list[Any]) -> None:
             "rounds_per_stage": 3,
             "partition": {"name": "dirichlet", "alpha": 0.5},
         },
-        "local": {"epochs": 1, "batch": None, "rate": 0.02, "optimizer": "adamw"},
+        "local": {"epochs": 1, "batch": None, "lr": 0.02, "optimizer": "adamw"},
         "method": method,
-        "evaluate": {"on": "global", "every": 99},
+        "evaluate": {"rows": "test_all", "every": 99},
     }
     slow, fast = (shoal.run(**run, engine=engine).model for engine in ("loop", "stacked"))
     assert gap(fast, slow) < catalog.build(method).float32_gaps.adaptive

@@ -49,7 +49,7 @@ def written(**values: Any) -> str:
         {
             "seed": 0,
             "model": "linear",
-            "world": {"name": "still", "members": 3, "rounds": 1, "partition": "iid"},
+            "world": {"name": "static", "members": 3, "rounds": 1, "partition": "iid"},
             **values,
         },
         sort_keys=False,
@@ -73,7 +73,7 @@ def test_dates_in_arrays(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", day=days, y=np.arange(60) % 2)
     with pytest.raises(UserError, match="column 'day' of .* holds dates"):
         shoal.run(data={"path": str(tmp_path / "a.npz")}, model="linear", world={
-            "name": "still", "members": 3, "rounds": 1, "partition": "iid"})  # fmt: skip
+            "name": "static", "members": 3, "rounds": 1, "partition": "iid"})  # fmt: skip
 
 
 def test_answers_that_are_numbers(refused: Any) -> None:
@@ -117,7 +117,7 @@ def test_an_empty_config(refused: Any) -> None:
 
 
 def test_natural_clients_that_nobody_named(refused: Any) -> None:
-    world = {"name": "still", "rounds": 1, "partition": "natural"}
+    world = {"name": "static", "rounds": 1, "partition": "natural"}
     said = refused(written(world=world, data={"path": "TABLE"}))
     assert said.startswith("config.yaml, line 4: data.client is not given")
     said = refused(written(world=world, data="digits"))

@@ -19,7 +19,7 @@ from shoal.methods.slots import Part, Stepped
 from shoal.methods.view import ServerView, View
 
 WORLD = {"name": "churn", "members": 8, "sessions": 2, "rounds_per_session": 2}
-STILL = {"name": "still", "members": 4, "rounds": 3, "partition": "iid"}
+STILL = {"name": "static", "members": 4, "rounds": 3, "partition": "iid"}
 
 
 @dataclass(frozen=True, kw_only=True)

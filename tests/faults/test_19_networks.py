@@ -145,7 +145,7 @@ def config(kind: str, engine: str = "loop") -> dict[str, Any]:
     return {
         "data": "digits",
         "model": {"name": "made_for_faults", "kind": kind},
-        "world": {"name": "still", "members": 3, "rounds": 1, "partition": "iid"},
+        "world": {"name": "static", "members": 3, "rounds": 1, "partition": "iid"},
         "engine": engine,
     }
 
@@ -173,7 +173,7 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     path = tmp_path / "config.yaml"
     path.write_text(
         "data: digits\nmodel: {name: made_for_faults, kind: functional dropout}\n"
-        "world: {name: still, members: 3, rounds: 1, partition: iid}\n"
+        "world: {name: static, members: 3, rounds: 1, partition: iid}\n"
     )
     assert call(["run", str(path), "-o", str(tmp_path / "a")]) == 2
     said = capsys.readouterr().err
@@ -259,7 +259,7 @@ def test_texts_are_handled_or_refused(method: str) -> None:
     data = Dataset("digits", Pool(x[:60], y[:60]), Pool(x[60:], y[60:]), 3, (6,))
     given = from_mapping({
         "model": "table_for_faults", "engine": "loop", "method": {method: CONTINUAL[method]},
-        "world": {"name": "still", "members": 3, "rounds": 1, "partition": "iid"},
+        "world": {"name": "static", "members": 3, "rounds": 1, "partition": "iid"},
         "local": {"batch": 16, "steps": 2},
     })  # fmt: skip
     if method in ("fedcil", "mfcl"):

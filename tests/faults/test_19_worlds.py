@@ -22,7 +22,7 @@ PARTITIONS: dict[str, dict[str, Any]] = {
     "partial_overlap": {"share": 0.75},
     "time": {"by": "turns"},
 }
-BIASED = {"name": "still", "members": 4, "rounds": 3, "partition": "iid",
+BIASED = {"name": "static", "members": 4, "rounds": 3, "partition": "iid",
           "bias": {"channels": 0.1, "brightness": 0.2},
           "available": {"name": "diurnal", "share": 0.5, "amplitude": 0.5, "period": 4.0,
                         "spread": 0.2}}  # fmt: skip
@@ -33,7 +33,7 @@ def specs() -> Iterator[tuple[str, dict[str, Any]]]:
     yield "biased", BIASED
     for name, options in PARTITIONS.items():
         known = {"name": name, **options}
-        yield f"partition {name}", {"name": "still", "members": 6, "rounds": 3, "partition": known}
+        yield f"partition {name}", {"name": "static", "members": 6, "rounds": 3, "partition": known}
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

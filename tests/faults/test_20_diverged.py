@@ -19,7 +19,7 @@ QUADRATIC: dict[str, Any] = {
     "problem": {"a": [1.0, 2.0], "b": [1.0, -1.0], "n": [1, 1], "w0": [0.0], "rounds": 40},
     "method": "fedavg",
     "engine": "loop",
-    "local": {"rate": 3.0},  # the loss grows by a factor of about 12 a round, and stays finite
+    "local": {"lr": 3.0},  # the loss grows by a factor of about 12 a round, and stays finite
 }
 
 
@@ -38,7 +38,7 @@ def test_a_loss_out_of_bounds(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert call(["run", str(written(tmp_path, QUADRATIC)), "-o", str(run)]) == 5
     said = capsys.readouterr().err.splitlines()[-1]
     assert "above guard.diverged (1e+06) times the initial 1" in said
-    assert "try a smaller local.rate" in said
+    assert "try a smaller local.lr" in said
     losses = [record["loss"] for record in records(run)]
     assert initial_loss(build(from_mapping(QUADRATIC))) == pytest.approx(0.75)
     assert all(loss <= 1e6 for loss in losses[:-1]) and losses[-1] > 1e6
@@ -56,7 +56,7 @@ def test_it_may_be_allowed(tmp_path: Path) -> None:
 
 
 def test_uploads_that_are_not_finite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = written(tmp_path, {**QUADRATIC, "local": {"rate": 1e300, "epochs": 3}})
+    path = written(tmp_path, {**QUADRATIC, "local": {"lr": 1e300, "epochs": 3}})
     assert call(["run", str(path), "-o", str(tmp_path / "a")]) == 5
     assert "it has diverged and would again" in capsys.readouterr().err
     assert diverged(tmp_path / "a") == 0
@@ -65,7 +65,7 @@ def test_uploads_that_are_not_finite(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_a_sweep_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     written(tmp_path, QUADRATIC)
     sweep = tmp_path / "sweep.yaml"
-    sweep.write_text("base: config.yaml\ngrid:\n  local.rate: {fast: 3.0, slow: 0.1}\n")
+    sweep.write_text("base: config.yaml\ngrid:\n  local.lr: {fast: 3.0, slow: 0.1}\n")
     out = tmp_path / "out"
     for _ in range(2):  # the second time, nothing is left to play
         assert call(["sweep", str(sweep), "-o", str(out), "-j", "1"]) == 4

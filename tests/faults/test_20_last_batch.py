@@ -20,7 +20,7 @@ from shoal.engines.workers.shares import ShareJob, frame_of, order_from
 from shoal.models.registry import model
 from shoal.rounds.orders import fewest_rows
 
-EQUAL = {"name": "still", "members": 5, "rounds": 2, "partition": "iid"}
+EQUAL = {"name": "static", "members": 5, "rounds": 2, "partition": "iid"}
 ENGINES = ("loop", "stacked")
 
 
@@ -49,7 +49,7 @@ def run(sizes: tuple[int, ...], folder: Path, **more: Any) -> shoal.Result:
     return shoal.run(
         data=table(folder / "a.npz", sizes),
         model=more.pop("model", "normalised_for_faults"),
-        world={"name": "still", "rounds": 2, "partition": "natural"},
+        world={"name": "static", "rounds": 2, "partition": "natural"},
         local=local,
         **more,
     )
@@ -111,7 +111,7 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     path = tmp_path / "config.yaml"
     path.write_text(
         f"data: {data}\nmodel: normalised_for_faults\n"
-        "world: {name: still, rounds: 2, partition: natural}\nlocal: {batch: 8}\n"
+        "world: {name: static, rounds: 2, partition: natural}\nlocal: {batch: 8}\n"
     )
     out = str(tmp_path / "a")
     assert call(["run", str(path), "-o", out]) == 2

@@ -16,7 +16,7 @@ DIRICHLET = {"name": "dirichlet", "alpha": 0.3}
 
 
 def run(batch: int | None, partition: Any, engine: str, method: str = "fedavg") -> shoal.Result:
-    world = {"name": "still", "members": 4, "rounds": 2, "partition": partition}
+    world = {"name": "static", "members": 4, "rounds": 2, "partition": partition}
     local = {"batch": batch, "epochs": 2}
     return shoal.run(
         data="digits", model="linear", world=world, local=local, engine=engine, method=method
@@ -53,7 +53,7 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     path = tmp_path / "config.yaml"
     path.write_text(
         "data: digits\nmodel: linear\nlocal: {batch: 100000000}\n"
-        "world: {name: still, members: 4, rounds: 1, partition: iid}\n"
+        "world: {name: static, members: 4, rounds: 1, partition: iid}\n"
     )
     assert call(["run", str(path), "-o", str(tmp_path / "a")]) == 0
     assert "note: local.batch: 100000000 is more than the" in capsys.readouterr().err

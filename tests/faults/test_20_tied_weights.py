@@ -44,10 +44,10 @@ def test_what_is_loaded_predicts_what_was_recorded(engine: str, tmp_path: Path) 
     result = shoal.run(
         data="digits",
         model="tied_for_faults",
-        world={"name": "still", "members": 4, "rounds": 8, "partition": "iid"},
-        local={"epochs": 3, "batch": 16, "rate": 0.2},
+        world={"name": "static", "members": 4, "rounds": 8, "partition": "iid"},
+        local={"epochs": 3, "batch": 16, "lr": 0.2},
         engine=engine,
-        evaluate={"on": "global"},
+        evaluate={"rows": "test_all"},
     )
     net, data = Tied(64, 10), load("digits")
     with torch.no_grad():

@@ -364,7 +364,7 @@ def test_member_with_too_many_rows_does_not_join(tmp_path: Path) -> None:
 
 def test_largest_member_pads_nobody(tmp_path: Path) -> None:
     """Without batches, everybody's rows used to be padded to those of the largest member."""
-    small = Small(tmp_path, local={"epochs": 1, "batch": None, "rate": 0.1}, members=3)
+    small = Small(tmp_path, local={"epochs": 1, "batch": None, "lr": 0.1}, members=3)
     twist = signed(small.keys[2], "Card", value("rows", 9_000_000))
     small.grid.twists[102] = twist
     seen: list[int] = []

@@ -36,7 +36,7 @@ RUN = {
     "data": "digits",
     "model": {"name": "linear"},
     "world": {"name": "churn", "members": 4, "sessions": 1, "rounds_per_session": 2},
-    "local": {"epochs": 1, "batch": 32, "rate": 0.1},
+    "local": {"epochs": 1, "batch": 32, "lr": 0.1},
     "checkpoint": {"every": 1},
 }
 TOUCHED: list[str] = []

@@ -22,7 +22,7 @@ CONFIG: dict[str, Any] = {
         "poisson": {"present": 30, "arrive": 6, "leave": 6},
     },
     "participation": 0.5,
-    "local": {"epochs": 1, "batch": 8, "rate": 0.1},
+    "local": {"epochs": 1, "batch": 8, "lr": 0.1},
     "method": "fedavg",
     "engine": "stacked",
 }

@@ -62,7 +62,7 @@ def test_another_thread_cannot_come_between() -> None:
 
 def test_a_run_leaves_the_global_generator_alone() -> None:
     before = torch.get_rng_state()
-    settings = {"name": "still", "members": 4, "rounds": 2}
+    settings = {"name": "static", "members": 4, "rounds": 2}
     for engine in ("loop", "stacked"):
         run(world=settings, method="fedagg", engine=engine, local={"epochs": 2})
     assert torch.equal(torch.get_rng_state(), before)

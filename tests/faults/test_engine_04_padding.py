@@ -118,7 +118,7 @@ def test_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     result = run(
         data="digits",
         model="mixing_for_test",
-        world={"name": "still", "members": 6, "rounds": 1, "partition": partition},
+        world={"name": "static", "members": 6, "rounds": 1, "partition": partition},
         local={"batch": 8},
         engine="loop",
     )

@@ -37,8 +37,8 @@ def trained(engine: str, activation: type[nn.Module]) -> Tensor:
     result = run(
         data="digits",
         model="edited_for_test",
-        world={"name": "still", "members": 4, "rounds": 2, "partition": "iid"},
-        local={"epochs": 1, "batch": 16, "rate": 0.3},
+        world={"name": "static", "members": 4, "rounds": 2, "partition": "iid"},
+        local={"epochs": 1, "batch": 16, "lr": 0.3},
         engine=engine,
     )
     return torch.cat([tensor.flatten() for tensor in result.model.values()])

@@ -28,7 +28,7 @@ class Branching(Part):
 
 def test_a_result_has_the_notes_and_so_has_the_round() -> None:
     result = run(
-        world={"name": "still", "members": 4, "rounds": 2},
+        world={"name": "static", "members": 4, "rounds": 2},
         method=Method("branching", (Branching(),)),
         engine="stacked",
     )
@@ -68,7 +68,7 @@ def test_the_plan_is_shown_when_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "config.yaml"
-    world = "{name: still, members: 4, rounds: 1}"
+    world = "{name: static, members: 4, rounds: 1}"
     config.write_text(f"world: {world}\nmodel: {{name: mlp, hidden: [8]}}\n", encoding="utf-8")
     for number, flags in enumerate(([], ["-v"])):
         with pytest.raises(SystemExit) as ended:

@@ -40,7 +40,7 @@ def test_uploads_above_guard_norm_are_turned_away_on_stacked_too(weights: str) -
     _, (report,), _ = play(plain, Loop(), 1)
     norms = sorted(report.norms)
     between = (norms[2] + norms[3]) / 2  # half of the six are longer
-    guard = Guard(quorum=1, retries=0, norm=between)
+    guard = Guard(quorum=1, retries=0, max_norm=between)
     guarded = settings_for(catalog.fedavg(), world, task, uniform=weights == "uniform", guard=guard)
     _, slow, right = play(guarded, Loop(), 2)
     _, fast, found = play(guarded, Stacked(threads=1), 2)
@@ -134,7 +134,7 @@ def bare(shape: tuple[int, ...], classes: int) -> nn.Module:
     return found
 
 
-STILL = {"name": "still", "members": 3, "rounds": 1, "partition": "iid"}
+STILL = {"name": "static", "members": 3, "rounds": 1, "partition": "iid"}
 
 
 def test_groups_of_one_value_are_refused() -> None:
@@ -172,8 +172,8 @@ def test_pfeddil_passes_over_places_without_a_model() -> None:
 @pytest.mark.parametrize("labels", ["domain", "classes"])
 def test_mfcl_that_hears_of_what_is_noticed_trains_as_fedavg_before(labels: str) -> None:
     """Its terms were divided by no ended task's classes: uploads were not finite."""
-    world = {"name": "still", "members": 3, "rounds": 2}
-    more = {"world": world, "model": {"name": "mlp", "hidden": [4]}, "weights": "samples"}
+    world = {"name": "static", "members": 3, "rounds": 2}
+    more = {"world": world, "model": {"name": "mlp", "hidden": [4]}, "client_weights": "by_samples"}
     method = {"mfcl": {"on": ["noticed"], "labels": labels, "noise": 3, "hidden": 4}}
     found, plain = (shoal.run(method=m, **more) for m in (method, "fedavg"))
     for name, tensor in plain.model.items():

@@ -106,7 +106,7 @@ class LocalGrid(Grid):
 def agreement(method: Any, **more: Any) -> Agreement:
     config = {
         "model": {"name": "mlp", "hidden": 5},
-        "local": {"epochs": 2, "batch": 4, "rate": 0.1},
+        "local": {"epochs": 2, "batch": 4, "lr": 0.1},
         "method": method,
         "seed": 3,
         **more,

@@ -40,7 +40,7 @@ CONFIG: dict[str, Any] = {
     "data": "digits",
     "model": {"name": "mlp", "hidden": 16},
     "world": {"name": "churn", "members": 12, "sessions": 1, "rounds_per_session": 1},
-    "local": {"epochs": 5, "batch": 16, "rate": 0.2},
+    "local": {"epochs": 5, "batch": 16, "lr": 0.2},
     "method": "fedavg",
 }
 

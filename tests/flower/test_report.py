@@ -67,8 +67,8 @@ def test_a_record_has_what_a_simulation_writes(run: Path, tmp_path: Path) -> Non
     config = {
         "model": {"name": "linear"},
         "data": "digits",
-        "world": {"name": "still", "members": 3, "rounds": 2},
-        "local": {"epochs": 1, "batch": 32, "rate": 0.1},
+        "world": {"name": "static", "members": 3, "rounds": 2},
+        "local": {"epochs": 1, "batch": 32, "lr": 0.1},
         "method": ["scaffold", {"dynamic_init": {"R": 10}}],
     }
     (tmp_path / "simulated.yaml").write_text(json.dumps(config))
@@ -99,7 +99,7 @@ def test_watch(run: Path) -> None:
 def test_only_its_server_goes_on_with_it(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (run / "summary.json").unlink()
     config = run.parent / "another.yaml"
-    config.write_text("world: {name: still, members: 3, rounds: 1}\nmethod: fedavg\n")
+    config.write_text("world: {name: static, members: 3, rounds: 1}\nmethod: fedavg\n")
     for args in (["resume", str(run)], ["run", str(config), "-o", str(run), "--force"]):
         capsys.readouterr()
         assert call(args) == 2

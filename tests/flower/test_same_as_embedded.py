@@ -79,7 +79,7 @@ def embedded(what: Agreement) -> tuple[list[tuple[int, ...]], Tensor]:
 @pytest.mark.parametrize("way", ["drop", "merge"])
 def test_rows_that_fill_no_batch(tmp_path: Path, way: str) -> None:
     """Twelve rows in batches of five: a node does with the other two what the agreement says."""
-    local = {"epochs": 2, "batch": 5, "rate": 0.1}
+    local = {"epochs": 2, "batch": 5, "lr": 0.1}
     what = agreement("fedavg", participation=3, local={**local, "last_batch": way})
     check(tmp_path, what)
     kept = agreement("fedavg", participation=3, local=local)

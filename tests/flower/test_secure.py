@@ -272,8 +272,8 @@ def test_methods_that_need_single_uploads_are_refused(method: Any) -> None:
 
 
 def test_bounds_of_single_uploads_are_refused() -> None:
-    with pytest.raises(UserError, match="guard.norm"):
-        replace(agreement("fedavg", guard={"norm": 1.0}), secure=SECURE).plan()
+    with pytest.raises(UserError, match="guard.max_norm"):
+        replace(agreement("fedavg", guard={"max_norm": 1.0}), secure=SECURE).plan()
     with pytest.raises(UserError, match="at least 3"):
         Secure(2)
 

@@ -105,7 +105,7 @@ def embedded(name: str, settings: dict[str, Any], rounds: int) -> np.ndarray[Any
     method = catalog.METHODS[name](**settings)
     task, world = QuadraticTask((0.0, 0.0, 0.0)), Tasks()
     program = ClientProgram(method, task, Sgd())
-    uniform = method.weights == "uniform"
+    uniform = method.weights == "equal"
     plan = Settings(program, world, 0, lambda m: (0.1,), uniform=uniform)  # type: ignore[arg-type]
     federation = Federation.fresh(plan, task.initial(0), world.at(0), 0.1)
     for round in range(rounds):

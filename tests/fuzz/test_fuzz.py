@@ -25,10 +25,10 @@ PLAIN = Case(
     0,
     {
         "seed": 1, "device": "cpu", "method": "fedavg", "threads": 1, "participation": 2,
-        "local": {"epochs": 2, "batch": 2, "rate": 0.1},
+        "local": {"epochs": 2, "batch": 2, "lr": 0.1},
         "data": {"name": "fuzz", "shape": [3], "classes": 2, "rows": 21},
         "model": {"name": "fuzz", "family": "linear", "draw": 1},
-        "world": {"name": "still", "members": 3, "rounds": 2, "partition": "iid"},
+        "world": {"name": "static", "members": 3, "rounds": 2, "partition": "iid"},
     },
     laws=("threads", "history", "resume", "paths"),
 )  # fmt: skip
@@ -112,11 +112,11 @@ def test_a_refusal_of_one_engine_alone_is_found(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_run_that_explodes_is_played_at_a_smaller_rate() -> None:
     """At a rate of 1e160 uploads are infinite, at a hundredth of it they still are."""
-    local = {**PLAIN.config["local"], "rate": 1e160}
+    local = {**PLAIN.config["local"], "lr": 1e160}
     model = {"name": "mlp", "hidden": [5]}
     wild = replace(PLAIN, config={**PLAIN.config, "local": local, "model": model})
     assert judged(wild).status == "chaotic"
-    calm = replace(wild, config={**wild.config, "local": {**local, "rate": 10.0}})
+    calm = replace(wild, config={**wild.config, "local": {**local, "lr": 10.0}})
     assert judged(calm).status == "kept"
 
 

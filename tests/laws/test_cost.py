@@ -41,7 +41,7 @@ def test_vectors_down_and_up(name: str) -> None:
         "w0": [1.0] * SIZE,
         "rounds": 3,
     }
-    result = run(problem=problem, method=name, engine="loop", local={"epochs": 2, "rate": 0.01})
+    result = run(problem=problem, method=name, engine="loop", local={"epochs": 2, "lr": 0.01})
     vector = 2 * SIZE * 8  # two participants, float64
     last = result.rounds[-1]
     assert (round(last["bytes_down"] / vector), round(last["bytes_up"] / vector)) == TABLE[name]

@@ -19,8 +19,8 @@ QUADRATIC = {
         "w0": [1],
         "rounds": 2,
     },
-    "weights": "uniform",
-    "local": {"epochs": 2, "rate": 0.1},
+    "client_weights": "equal",
+    "local": {"epochs": 2, "lr": 0.1},
 }
 
 

@@ -163,7 +163,11 @@ SMALL: dict[str, Any] = {
 
 
 def test_a_run_reports_them() -> None:
-    result = shoal.run(**SMALL, evaluate={"on": "each", "metrics": ["auc", "f1"]}, method="ditto")
+    result = shoal.run(
+        **SMALL,
+        evaluate={"rows": "members_held_out_both_models", "metrics": ["auc", "f1"]},
+        method="ditto",
+    )
     last, summary = result.rounds[-1], result.summary
     assert last["accuracy"] == pytest.approx(last["personalised"]["mean"])
     assert last["generalised"]["members"] == 8 and 0 <= last["metrics"]["auc"] <= 1

@@ -69,10 +69,10 @@ def test_a_layer_without_momentum_is_refused() -> None:
 
 
 def test_the_loop_engine_trains_and_averages_statistics() -> None:
-    world = {"name": "still", "members": 3, "rounds": 1, "partition": "iid"}
+    world = {"name": "static", "members": 3, "rounds": 1, "partition": "iid"}
     settings = {"data": {"name": "digits", "flat": False}, "engine": "loop", "world": world}
     network = {"name": "resnet18", "width": 16, "norm": "batch"}
-    local = {"batch": None, "rate": 0.1, "epochs": 1, "validation": 0.0}
+    local = {"batch": None, "lr": 0.1, "epochs": 1, "validation": 0.0}
     plan = build_run(from_mapping({**settings, "model": network, "local": local}))
     end = play(plan).model
     plain = build("resnet18", (1, 8, 8), 10, width=16, norm="batch")
@@ -110,9 +110,9 @@ def test_texts_train_on_the_loop_engine(
     config = {
         "data": "tokens",
         "model": {"name": name, "vocabulary": 12, **options},
-        "world": {"name": "still", "members": 2, "rounds": 8, "partition": "iid"},
+        "world": {"name": "static", "members": 2, "rounds": 8, "partition": "iid"},
         "engine": "loop",
-        "local": {"batch": 10, "rate": 0.01, "optimizer": "adam", "epochs": 2},
+        "local": {"batch": 10, "lr": 0.01, "optimizer": "adam", "epochs": 2},
     }
     result = play(build_run(from_mapping(config)))
     first, last = (r["accuracy"] for r in (result.rounds[0], result.rounds[-1]))

@@ -46,7 +46,7 @@ def test_finished_reports_full_and_reduced_cells_of_all_variants(tmp_path: Path)
     _, _, command = played(tmp_path)
     out = ["-o", str(tmp_path / "out")]
     assert call([*command, *out, "--seeds", "3", "--reduced", "--variant", "paper"]) == 0
-    assert call([*command, *out, "--finished"]) == 0
+    assert call([*command, *out, "--report-only"]) == 0
     rows = (tmp_path / "out" / "cells.csv").read_text().splitlines()[1:]
     assert any(",authors," in row and ",0," in row for row in rows)
     assert any('"paper, reduced",' in row and ",3," in row for row in rows)
@@ -54,7 +54,7 @@ def test_finished_reports_full_and_reduced_cells_of_all_variants(tmp_path: Path)
 
 def test_nothing_finished_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe = write_recipe(tmp_path)
-    assert call(["reproduce", str(recipe), "-o", str(tmp_path / "out"), "--finished"]) == 2
+    assert call(["reproduce", str(recipe), "-o", str(tmp_path / "out"), "--report-only"]) == 2
     assert "has no finished run" in capsys.readouterr().err
 
 

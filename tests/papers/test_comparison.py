@@ -11,7 +11,7 @@ from shoal.papers import comparison
 
 TINY = {
     **comparison.BASE,
-    "world": {"name": "still", "members": 6, "rounds": 2},
+    "world": {"name": "static", "members": 6, "rounds": 2},
     "participation": 3,
     "engine": "loop",
 }
@@ -38,6 +38,6 @@ def test_runs_once_and_ranks(tmp_path: Path) -> None:
 
 
 def test_every_method_has_a_config_in_both_worlds() -> None:
-    for base in (comparison.BASE, comparison.STILL):
+    for base in (comparison.BASE, comparison.STATIC):
         for name in catalog.METHODS:
             assert comparison.config_for(name, base).seed == 1

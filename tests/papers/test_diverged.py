@@ -12,7 +12,7 @@ from shoal.runs.directory import RunDir, diverged
 
 AXES = {
     "dataset": {"near": {}},
-    "method": {"Plain": {}, "Too fast": {"set": {"local.rate": 1e30}}},
+    "method": {"Plain": {}, "Too fast": {"set": {"local.lr": 1e30}}},
 }
 
 
@@ -28,7 +28,7 @@ def test_it_is_told_and_not_played_again(
     out = tmp_path / "out"
     assert call([*command, "-o", str(out)]) == 0
     said = capsys.readouterr()
-    assert "diverged: round" in said.err and "try a smaller local.rate" in said.err
+    assert "diverged: round" in said.err and "try a smaller local.lr" in said.err
     assert "not finished" not in said.out
     (apart,) = [p for p in (out / "runs").iterdir() if diverged(p) is not None]
     assert not RunDir(apart).finished

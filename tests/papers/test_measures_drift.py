@@ -110,12 +110,12 @@ def test_rates_slopes_and_rounds_to_a_level(tmp_path: Path) -> None:
          "shift": None}
         for n in range(8)
     ]  # fmt: skip
-    run = written(tmp_path / "run", records, "local: {rate: 0.3}\n")
+    run = written(tmp_path / "run", records, "local: {lr: 0.3}\n")
     assert measured("mean_rate", run) == pytest.approx(0.07)
     assert measured({"log_slope": {"key": "divergence"}}, run) == pytest.approx(-1.0)
     assert measured({"rounds_to": {"level": 45.0}}, run) == 6.0
     assert measured({"rounds_to": {"level": 99.0}}, run) == 9.0
     assert measured({"mean_of": {"key": "divergence", "root": True}}, run) is not None
     assert measured({"last_of": {"key": "divergence", "last": 2}}, run) == pytest.approx(15 / 28)
-    plain = written(tmp_path / "plain", [{"round": 0, "accuracy": 0.5}], "local: {rate: 0.3}\n")
+    plain = written(tmp_path / "plain", [{"round": 0, "accuracy": 0.5}], "local: {lr: 0.3}\n")
     assert measured("mean_rate", plain) == 0.3

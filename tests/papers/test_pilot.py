@@ -24,7 +24,7 @@ def distances(pilot: str) -> list[float]:
     config = {
         "problem": {"name": "quadratic", "segments": segments, "w0": [1.0]},
         "method": ["fedavg", start],
-        "local": {"epochs": 1, "rate": RATE},
+        "local": {"epochs": 1, "lr": RATE},
         "engine": "loop",
     }
     player = Player(build(from_mapping(config)))

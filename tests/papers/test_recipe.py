@@ -27,7 +27,7 @@ def test_cells_are_all_combinations_and_configs_follow_the_order_of_overrides(
     pulled = next(c for c in cells if c.point == {"dataset": "far", "method": "Pulled"})
     config = pulled.config(7)
     assert config.seed == 7
-    assert config.local.rate == 0.2
+    assert config.local.lr == 0.2
     assert config.method == [{"fedprox": {"mu": 2}}]  # `when` comes after the axis
     assert cells_of(recipe)[5].config(0).method == [{"fedprox": {"mu": 1.0}}]
 

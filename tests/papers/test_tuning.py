@@ -21,7 +21,7 @@ from shoal.papers.tuning import (
     tuned_md,
 )
 
-BASE = {"data": "digits", "world": {"name": "still", "members": 4, "rounds": 3}}
+BASE = {"data": "digits", "world": {"name": "static", "members": 4, "rounds": 3}}
 
 
 @pytest.mark.parametrize("count", [1, 4, 30])
@@ -30,7 +30,7 @@ def test_the_number_of_trials_does_not_depend_on_the_grid(count: int) -> None:
     found = {m: trials(m, count, rates, 0, grid_of(m)) for m in ("fedavg", "fedinit", "special")}
     assert {len(settings) for settings in found.values()} == {count}
     for settings in found.values():
-        assert all(0.01 <= s["local.rate"] <= 1.0 for s in settings)
+        assert all(0.01 <= s["local.lr"] <= 1.0 for s in settings)
         assert len({json.dumps(s) for s in settings}) == count
     assert all(s["beta"] in grid_of("fedinit")["beta"] for s in found["fedinit"])
 
@@ -49,7 +49,7 @@ def test_trials_hold_rows_out_and_the_best_is_tested_as_the_base_says(tmp_path: 
     assert len(found) == 6
     for trial in found:
         assert trial.config.local.validation == HELD_OUT
-        assert trial.config.evaluate.on == "members"
+        assert trial.config.evaluate.rows == "members_held_out"
     for trial, score in zip(found, (0.2, 0.5, 0.5, None, 0.9, 0.1), strict=True):
         if score is not None:
             trial.path.mkdir(parents=True)
@@ -59,11 +59,11 @@ def test_trials_hold_rows_out_and_the_best_is_tested_as_the_base_says(tmp_path: 
     final = finals(plan, winners, (3, 4), tmp_path)
     config = final["fedprox"][1][1]
     assert config.seed == 4
-    assert config.evaluate.on == "active"
+    assert config.evaluate.rows == "test_present"
     assert config.local.validation == "auto"
     assert config.method == {"fedprox": {"mu": found[4].setting["mu"]}}
     page = tuned_md("plan", winners, "mean_accuracy", {"fedavg": [50.0, 60.0]}, 3)
-    assert "| fedavg | local.rate" in page and "55.00 ± 7.07" in page
+    assert "| fedavg | local.lr" in page and "55.00 ± 7.07" in page
     assert final_scores(final, "mean_accuracy") == {"fedavg": [], "fedprox": []}
     assert trials_csv(found, "mean_accuracy").count("\n") == 7
 

@@ -17,12 +17,12 @@ RECIPE: dict[str, Any] = {
     "seeds": [0, 1],
     "base": {
         "problem": {"name": "quadratic", "sessions": 2, "rounds": 3, "clients": 3},
-        "local": {"epochs": 1, "rate": 0.1},
+        "local": {"epochs": 1, "lr": 0.1},
         "engine": "loop",
         "method": {"algorithm": "fedavg", "start": None},
     },
     "axes": {
-        "dataset": {"near": {}, "far": {"set": {"local.rate": 0.2}}},
+        "dataset": {"near": {}, "far": {"set": {"local.lr": 0.2}}},
         "method": {
             "Plain": {},
             "Same as plain": {"set": {"method.algorithm": "fedavg"}},

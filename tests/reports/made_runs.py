@@ -16,8 +16,8 @@ CONFIG: dict[str, Any] = {
     "seed": 1,
     "method": ["fedavg", {"dynamic_init": {"R": 10}}],
     "world": {"name": "mixed", "members": 8},
-    "local": {"rate": 0.1},
-    "evaluate": {"on": "each", "window": 10, "target": None},
+    "local": {"lr": 0.1},
+    "evaluate": {"rows": "members_held_out_both_models", "window": 10, "target": None},
     "engine": "stacked",
 }
 SHIFTS = (

@@ -71,7 +71,7 @@ def test_runs_scored_differently_are_not_paired(tmp_path: Path) -> None:
         tmp_path,
         *[("fedavg", s, 0.0) for s in (1, 2)],
         *[("ditto", s, 0.09) for s in (1, 2)],
-        ditto={"evaluate": {"on": "members"}},
+        ditto={"evaluate": {"rows": "members_held_out"}},
     )
     assert found["pairs"] == []
     assert any("not the same thing" in note for note in found["notes"])
@@ -86,11 +86,11 @@ def test_seeds_are_a_band(tmp_path: Path) -> None:
 
 def test_one_method_with_two_settings_is_told_apart(tmp_path: Path) -> None:
     pages = [
-        read_page(made_run(tmp_path / str(rate), {"local": {"rate": rate}})) for rate in (0.1, 0.2)
+        read_page(made_run(tmp_path / str(rate), {"local": {"lr": rate}})) for rate in (0.1, 0.2)
     ]
     names = {g["name"] for g in versus(pages)["groups"]}
     method = "fedavg + dynamic_init"
-    assert names == {f"{method} (local.rate 0.1)", f"{method} (local.rate 0.2)"}
+    assert names == {f"{method} (local.lr 0.1)", f"{method} (local.lr 0.2)"}
 
 
 def test_a_run_that_is_not_finished_is_compared_on_what_it_played(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from shoal import run
 from shoal.core.errors import UserError
 from shoal.core.task import cross_entropy_rows, weighted_rows
 
-WORLD = {"name": "still", "members": 10, "rounds": 4}
+WORLD = {"name": "static", "members": 10, "rounds": 4}
 
 
 def played(**more: Any) -> Any:
@@ -43,7 +43,7 @@ def test_a_weight_a_class() -> None:
 
 
 def test_every_member_has_a_row_when_each_is_evaluated(tmp_path: Path) -> None:
-    result = played(evaluate={"on": "each", "every": 2})
+    result = played(evaluate={"rows": "members_held_out_both_models", "every": 2})
     table = pq.read_table(result.save(tmp_path / "run") / "clients.parquet").to_pylist()
     by_round = {r: [row for row in table if row["round"] == r] for r in range(4)}
     assert [len(by_round[r]) for r in range(4)] == [4, 10, 4, 10]

@@ -31,7 +31,7 @@ from shoal.runs.run import DurableRun
 
 BY_HAND = {
     "problem": {"a": [1, 2], "b": [2, -1], "n": [1, 3], "w0": [1], "rounds": 2},
-    "local": {"epochs": 2, "rate": 0.1},
+    "local": {"epochs": 2, "lr": 0.1},
     "engine": "loop",
 }
 DIGITS = {
@@ -45,7 +45,7 @@ DIGITS = {
 
 def test_theta_by_hand(tmp_path: Path) -> None:
     # w <- w - 0.1 a (w - b), twice, from 1: 1.19 and 0.28; means 0.735, then 0.542875
-    DurableRun.create(tmp_path / "a", from_mapping({**BY_HAND, "weights": "uniform"})).play()
+    DurableRun.create(tmp_path / "a", from_mapping({**BY_HAND, "client_weights": "equal"})).play()
     records = rounds(tmp_path / "a")
     assert [r["theta"][0] for r in records] == pytest.approx([0.735, 0.542875], abs=1e-12)
     model = load_file(tmp_path / "a" / "model.safetensors")
@@ -127,9 +127,9 @@ def test_evaluation_now_and_then() -> None:
     assert [r["loss"] is None for r in result.rounds] == [True, False]
 
 
-@pytest.mark.parametrize("on", ["active", "global", "members", "tasks"])
-def test_what_accuracy_is_of(on: str) -> None:
-    result = shoal.run(**DIGITS, evaluate={"on": on})
+@pytest.mark.parametrize("rows", ["test_present", "test_all", "members_held_out", "test_by_task"])
+def test_what_accuracy_is_of(rows: str) -> None:
+    result = shoal.run(**DIGITS, evaluate={"rows": rows})
     assert 0.0 <= result.summary["final_accuracy"] <= 1.0
 
 
@@ -170,7 +170,7 @@ class Tampering(Loop):
 
 def tampered(change: str) -> tuple[list[object], list[str]]:
     """Models after every round, and why uploads were dropped."""
-    player = Player(build(from_mapping(stateful(participation=1.0, guard={"norm": 1e6}))))
+    player = Player(build(from_mapping(stateful(participation=1.0, guard={"max_norm": 1e6}))))
     player.engine = Tampering(change)
     models, reasons = [], []
     while not player.done:
@@ -234,11 +234,11 @@ class Zero(Part):
         return view.model, Model(view.theta + 5.0, view.model.stats)
 
 
-@pytest.mark.parametrize(("on", "w"), [("active", 0.0), ("members", 1.0)])
-def test_serve_decides_what_predicts(on: str, w: float) -> None:
-    result = shoal.run(**BY_HAND, method=Method("zero", (Zero(),)), evaluate={"on": on})
+@pytest.mark.parametrize(("rows", "w"), [("test_present", 0.0), ("members_held_out", 1.0)])
+def test_serve_decides_what_predicts(rows: str, w: float) -> None:
+    result = shoal.run(**BY_HAND, method=Method("zero", (Zero(),)), evaluate={"rows": rows})
     losses = [0.5 * 1 * (w - 2) ** 2, 0.5 * 2 * (w + 1) ** 2]
-    weights = (1, 3) if on == "active" else (1, 1)
+    weights = (1, 3) if rows == "test_present" else (1, 1)
     mean = sum(n * v for n, v in zip(weights, losses, strict=True)) / sum(weights)
     assert result.rounds[0]["loss"] == pytest.approx(mean)
 

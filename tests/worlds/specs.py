@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 Spec = dict[str, Any]
 
 EXAMPLES: dict[str, Spec] = {
-    "still": {"name": "still", "members": 40, "rounds": 50,
+    "static": {"name": "static", "members": 40, "rounds": 50,
               "partition": {"name": "dirichlet", "alpha": 0.3}},
     "groups": {"name": "churn", "members": 40, "sessions": 3, "rounds_per_session": 20},
     "split": {"name": "churn", "members": 20, "sessions": 4, "rounds_per_session": [3, 2, 2, 5],

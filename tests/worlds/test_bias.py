@@ -19,7 +19,7 @@ from shoal.worlds.changes import input_bias
 from shoal.worlds.saved import load_saved, save
 from shoal.worlds.world import Composed
 
-SPEC: dict[str, Any] = {"name": "still", "members": 3, "rounds": 2, "partition": "iid"}
+SPEC: dict[str, Any] = {"name": "static", "members": 3, "rounds": 2, "partition": "iid"}
 
 
 def images(rows: int = 12, classes: int = 2) -> Dataset:

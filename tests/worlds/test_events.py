@@ -77,7 +77,7 @@ def test_a_flow_is_saved_as_its_changes() -> None:
 
 
 def test_diurnal_availability_follows_the_clock() -> None:
-    spec = {"name": "still", "members": 4000, "rounds": 24, "lazy": True,
+    spec = {"name": "static", "members": 4000, "rounds": 24, "lazy": True,
             "available": {"name": "diurnal", "share": 0.4, "spread": 0}}  # fmt: skip
     world = build(spec, DIGITS, seed=0)
     here = [len(world.at(r).members) / 4000 for r in range(24)]
@@ -100,7 +100,7 @@ def test_traces(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"traces{suffix}"
     path.write_bytes(json.dumps(TRACES).encode() if suffix == ".json" else pickle.dumps(TRACES))
     trace = {"name": "trace", "path": str(path), "seconds_per_round": 100}
-    spec = {"name": "still", "members": 5, "rounds": 8, "partition": "iid", "available": trace}
+    spec = {"name": "static", "members": 5, "rounds": 8, "partition": "iid", "available": trace}
     world = build(spec, DIGITS, seed=0)
     # seconds 0, 100, ... 700: the first trace has 0, 100, 500, 600; the second 100 to 700
     first, second = [0, 2, 4], [1, 3]
@@ -127,7 +127,7 @@ class Harmful:
 )
 def test_bad_traces(tmp_path: Path, content: bytes, words: tuple[str, ...]) -> None:
     (tmp_path / "t.pkl").write_bytes(content)
-    spec = {"name": "still", "members": 5, "rounds": 8, "available":
+    spec = {"name": "static", "members": 5, "rounds": 8, "available":
             {"name": "trace", "path": str(tmp_path / "t.pkl")}}  # fmt: skip
     with pytest.raises(UserError) as error:
         build(spec, DIGITS, seed=0)
@@ -141,7 +141,7 @@ def line(rows: int) -> Dataset:
 
 
 def test_a_stream_is_cut_in_time_order() -> None:
-    data, spec = line(120), {"name": "still", "members": 4, "rounds": 5, "stream": True}
+    data, spec = line(120), {"name": "static", "members": 4, "rounds": 5, "stream": True}
     blocks = build(spec | {"partition": {"name": "time"}}, data, seed=0)
     assert [blocks.train(m, 0).rows.tolist() for m in (0, 1)] == [
         list(range(0, 5)), list(range(30, 35))]  # fmt: skip
@@ -225,11 +225,11 @@ def test_late_labels_in_the_midst_of_domains_and_groups() -> None:
         (FLOW | {"partition": {"name": "time", "by": "x"}}, ("by", "'x'", "turns")),
         (FLOW | {"unseen": {"labels": [11]}}, ("unseen", "0 to 9")),
         (FLOW | {"unseen": {"labels": [1], "from": 99}}, ("unseen", "29")),
-        ({"name": "still", "members": 4, "rounds": 9, "unseen": {"labels": [1]}},
+        ({"name": "static", "members": 4, "rounds": 9, "unseen": {"labels": [1]}},
          ("unseen", "one session")),
         ({"name": "classes", "members": 4, "unseen": {"labels": [1], "from": 3}},
          ("unseen", "classes")),
-        ({"name": "still", "members": 2, "rounds": 40, "available":
+        ({"name": "static", "members": 2, "rounds": 40, "available":
           {"name": "diurnal", "share": 0.01}}, ("nobody", "round")),
         ({"name": "churn", "members": 4, "rounds": 9}, ("rounds", "poisson")),
     ],

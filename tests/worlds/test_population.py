@@ -22,12 +22,12 @@ DIGITS = load("digits")
 
 
 def lazy(members: int, **more: Any) -> dict[str, Any]:
-    return {"name": "still", "members": members, "rounds": 5, "lazy": True, "samples": 50} | more
+    return {"name": "static", "members": members, "rounds": 5, "lazy": True, "samples": 50} | more
 
 
 def test_natural_clients() -> None:
     data = load("synthetic", clients=5)
-    spec = {"name": "still", "rounds": 2, "partition": "natural"}
+    spec = {"name": "static", "rounds": 2, "partition": "natural"}
     world = build(spec, data, seed=0)
     assert world.members == 5 and data.group is not None
     for member in range(5):
@@ -37,7 +37,7 @@ def test_natural_clients() -> None:
 def test_data_without_classes() -> None:
     x = torch.arange(40.0)[:, None]
     data = Dataset("line", Pool(x, x[:, 0]), Pool(x[:4], x[:4, 0]), None, (1,))
-    world = build({"name": "still", "members": 4, "rounds": 2, "partition": "iid"}, data, seed=0)
+    world = build({"name": "static", "members": 4, "rounds": 2, "partition": "iid"}, data, seed=0)
     assert len(world.tests(0)["active"]) == 4
     assert torch.equal(world.train(1, 0).labels, world.pool.y[world.train(1, 0).rows])
     with pytest.raises(UserError, match="drift.*no classes"):
@@ -111,7 +111,7 @@ def test_the_cache_is_bounded() -> None:
         ({"members": 2000}, ("members", "2000", "lazy: true")),
         ({"members": 0}, ("members", "0", "at least 1")),
         ({"members": None}, ("members", "not given", "at least 1")),
-        ({"name": "stil"}, ("'stil'", "'still'")),
+        ({"name": "stil"}, ("'stil'", "'static'")),
         ({"round": 3}, ("'round'", "'rounds'")),
         ({"partition": {"name": "dirichlet", "alfa": 1}}, ("'alfa'", "'alpha'")),
         ({"partition": {"name": "dirichlet", "alpha": -1}}, ("alpha", "-1")),
@@ -131,13 +131,13 @@ def test_the_cache_is_bounded() -> None:
 )  # fmt: skip
 def test_errors(change: dict[str, Any], words: tuple[str, ...]) -> None:
     with pytest.raises(UserError) as error:
-        build(EXAMPLES["still"] | change, DIGITS, seed=0)
+        build(EXAMPLES["static"] | change, DIGITS, seed=0)
     assert all(word in str(error.value) for word in words), error.value
 
 
 def test_validation_share_is_checked() -> None:
     with pytest.raises(UserError, match=r"validation.*1\.5"):
-        build(EXAMPLES["still"], DIGITS, seed=0, validation=1.5)
+        build(EXAMPLES["static"], DIGITS, seed=0, validation=1.5)
     world = build(lazy(3, samples=1), DIGITS, seed=0, validation=0.5)
     assert world.validation(0, 0) is None and len(world.train(0, 0)) == 1
-    assert build(EXAMPLES["still"], DIGITS, seed=0).validation(0, 0) is None
+    assert build(EXAMPLES["static"], DIGITS, seed=0).validation(0, 0) is None

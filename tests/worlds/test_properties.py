@@ -97,12 +97,12 @@ def test_examples(name: str) -> None:
 
 
 def test_another_seed_is_another_world() -> None:
-    one, two = (build(EXAMPLES["still"], DIGITS, seed=s) for s in (0, 1))
+    one, two = (build(EXAMPLES["static"], DIGITS, seed=s) for s in (0, 1))
     assert not same(one.train(0, 0), two.train(0, 0))
 
 
 def test_every_row_is_dealt_once() -> None:
-    world = build(EXAMPLES["still"], DIGITS, seed=0)
+    world = build(EXAMPLES["static"], DIGITS, seed=0)
     rows = torch.cat([world.train(m, 0).rows for m in range(40)])
     assert sorted(rows.tolist()) == list(range(len(DIGITS.train.y)))
     assert world.pool is DIGITS.train

@@ -30,7 +30,7 @@ def test_a_file_gives_the_same_world(tmp_path: Path) -> None:
 
 def test_assignments_are_read_not_drawn() -> None:
     """A machine whose generator draws otherwise still gets the saved rows."""
-    saved = copy.deepcopy(build(EXAMPLES["still"], DIGITS, seed=2).saved())
+    saved = copy.deepcopy(build(EXAMPLES["static"], DIGITS, seed=2).saved())
     rows = saved["stages"][0]["held"]["rows"]
     rows[0], rows[1] = rows[1], rows[0]
     assert load_saved(saved, DIGITS).train(0, 0).rows.tolist() == rows[0]
@@ -58,7 +58,7 @@ def test_a_stream_is_drawn_as_it_moves(tmp_path: Path) -> None:
     """Classes 0 in the first half of the time, 1 in the second."""
     rows = DIGITS.train.x[:80]
     data = DIGITS._replace(train=Pool(rows, (torch.arange(80) >= 40).long()))
-    spec = {"name": "still", "members": 2, "rounds": 9, "stream": {"window": 8},
+    spec = {"name": "static", "members": 2, "rounds": 9, "stream": {"window": 8},
             "partition": {"name": "time", "by": "turns"}}  # fmt: skip
     world = build(spec, data, seed=0)
     shares = class_shares(world, [0, 4, 8])
@@ -106,10 +106,10 @@ def test_text_tells_what_happens() -> None:
     assert "session 1: same members" in drawn and "4-8" in drawn
     hidden = text(build(EXAMPLES["sudden"], DIGITS, seed=0))
     assert "?" in hidden and "hidden    drift: swapped labels for 15 of 30" in hidden
-    assert "nothing ever changes" in text(build(EXAMPLES["still"], DIGITS, seed=0))
+    assert "nothing ever changes" in text(build(EXAMPLES["static"], DIGITS, seed=0))
 
 
-@pytest.mark.parametrize("name", ["mixed", "lazy", "still"])
+@pytest.mark.parametrize("name", ["mixed", "lazy", "static"])
 def test_pictures_are_written(name: str, tmp_path: Path) -> None:
     png(build(EXAMPLES[name], DIGITS, seed=0), tmp_path / "world.png")
     assert (tmp_path / "world.png").read_bytes().startswith(b"\x89PNG")

@@ -36,7 +36,7 @@ def test_tasks_are_the_stages_so_far() -> None:
     tests = world.tests(24)
     assert torch.equal(tests["task 4"].rows, tests["task 0"].rows)
     assert len(tests["global"]) == 4 * len(DIGITS.test.y)
-    assert "task 0" not in build(EXAMPLES["still"], DIGITS, seed=0).tests(0)
+    assert "task 0" not in build(EXAMPLES["static"], DIGITS, seed=0).tests(0)
 
 
 @pytest.mark.parametrize("name", TRANSFORMS)

@@ -11,7 +11,7 @@
 
 >>> from shoal import catalog
 >>> catalog.flash() | catalog.special(lam=0.25)  # doctest: +ELLIPSIS
-Method flash + special (weights: samples): EarlyStop() | DriftAware() | ServerAnchor()
+Method flash + special (client weights: by_samples): EarlyStop() | DriftAware() | ServerAnchor()
 """
 
 from shoal.methods.catalog.averaging import (

@@ -36,7 +36,7 @@ def fedprox(mu: AtLeast0 = 0.01, eta_g: AtLeast0 = 1.0) -> Method:
 @entry
 def scaffold(option: Literal[1, 2] = 2, eta_g: AtLeast0 = 1.0) -> Method:
     """SCAFFOLD: control variates against client drift (Karimireddy et al. 2020)."""
-    return Method("scaffold", (ControlVariate(option=option), *_server(eta_g)), "uniform")
+    return Method("scaffold", (ControlVariate(option=option), *_server(eta_g)), "equal")
 
 
 @entry
@@ -98,7 +98,7 @@ def _adaptive(
 
 
 def _robust(name: str, part: Part) -> Method:
-    return Method(name, (part,), "uniform", base=False)
+    return Method(name, (part,), "equal", base=False)
 
 
 @entry

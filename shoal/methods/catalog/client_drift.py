@@ -33,7 +33,7 @@ def fedsam(rho: AtLeast0 = 0.1, eps: AtLeast0 = 1e-7) -> Method:
 @entry
 def fedcm(alpha: Above0To1 = 0.1, eta_g: AtLeast0 = 1.0) -> Method:
     """FedCM: local steps that lean on the last global direction (Xu et al. 2021)."""
-    return Method("fedcm", (GlobalMomentum(alpha=alpha), *_server(eta_g)), "uniform")
+    return Method("fedcm", (GlobalMomentum(alpha=alpha), *_server(eta_g)), "equal")
 
 
 @entry
@@ -43,13 +43,13 @@ def feddyn(alpha: Above0 = 0.1, serve: Literal["model", "mean"] = "model") -> Me
     ``serve: mean`` predicts with the mean of the local models, as its authors report.
     """
     served: tuple[Part, ...] = (LocalMean(),) if serve == "mean" else ()
-    return Method("feddyn", (DynamicRegularizer(alpha=alpha), *served), "uniform")
+    return Method("feddyn", (DynamicRegularizer(alpha=alpha), *served), "equal")
 
 
 @entry
 def feddc(alpha: AtLeast0 = 0.1) -> Method:
     """FedDC: learnt drift and control variates (Gao et al. 2022)."""
-    return Method("feddc", (DriftCorrection(alpha=alpha), ControlVariate()), "uniform")
+    return Method("feddc", (DriftCorrection(alpha=alpha), ControlVariate()), "equal")
 
 
 @entry

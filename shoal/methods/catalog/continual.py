@@ -80,7 +80,7 @@ def mfcl(
         labels=labels,
         on=tuple(on),
     )
-    return Method("mfcl", (part,), "uniform", paper="Babakniya et al. 2023")
+    return Method("mfcl", (part,), "equal", paper="Babakniya et al. 2023")
 
 
 @entry

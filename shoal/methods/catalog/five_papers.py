@@ -83,7 +83,7 @@ def fedinit(
 ) -> Method:
     """FedInit: each client starts a little away from its last local model (paper 2)."""
     part = RelaxedStart(beta=beta, aggregate_as=aggregate, unseen=unseen)
-    return Method("fedinit", (part,), "uniform", base=False)
+    return Method("fedinit", (part,), "equal", base=False)
 
 
 @entry
@@ -117,7 +117,7 @@ def flash(
         disparity=disparity,
     )
     client = () if gamma is None else (EarlyStop(gamma=gamma, l0=l0),)
-    return Method("flash", (*client, server), "uniform", base=False)
+    return Method("flash", (*client, server), "equal", base=False)
 
 
 @entry
@@ -138,7 +138,7 @@ def special(
     ``lam: 0`` is FedAvg with server rate 1/i; with ``decay_rate: false`` as well, FedAvg.
     """
     part = ServerAnchor(lam=lam, decay_rate=decay_rate, new_rows=new_rows, on=tuple(on))
-    return Method("special", (part,), "uniform", base=False)
+    return Method("special", (part,), "equal", base=False)
 
 
 @entry
@@ -153,7 +153,7 @@ def special_c(
     part = ClientAnchor(
         lam=lam, every=every, decay_rate=decay_rate, new_rows=new_rows, on=tuple(on)
     )
-    return Method("special_c", (part,), "uniform", base=False)
+    return Method("special_c", (part,), "equal", base=False)
 
 
 @entry

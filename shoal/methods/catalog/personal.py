@@ -62,7 +62,7 @@ def local_only(clients: Literal["all", "selected"] = "all") -> Method:
 @entry
 def fedbabu(tune_epochs: Whole = 5, tune_rate: AtLeast0 | None = None) -> Method:
     """FedBABU: the head stays frozen, members fine-tune for evaluation (Oh et al. 2022)."""
-    return Method("fedbabu", (FrozenHead(tune_epochs=tune_epochs, tune_rate=tune_rate),), "uniform")
+    return Method("fedbabu", (FrozenHead(tune_epochs=tune_epochs, tune_rate=tune_rate),), "equal")
 
 
 @entry

@@ -105,7 +105,7 @@ class DynamicRegularizer(MemberMean):
 
     Acar et al., "Federated Learning Based on Dynamic Regularization" (FedDyn), 2021. ``h`` is the
     mean of ``lam_i`` over the members present; the mean of the local models is unweighted in the
-    paper (set ``weights: uniform``, the catalog's choice).
+    paper (set ``client_weights: equal``, the catalog's choice).
 
     Parameters: ``alpha`` (0.1; 0.01 or 0.001 for many classes). A tiny alpha with many local steps
     diverges: ``h/alpha`` does not vanish with it, and alpha -> 0 is not FedAvg.

@@ -177,7 +177,7 @@ def mean_of(run: RunFiles, *, key: str, times: float = 1.0, root: bool = False) 
 def mean_rate(run: RunFiles) -> float | None:
     """The mean rate that clients used: what the method set, or the config's own."""
     used = mean_of(run, key="mean_client_rate")
-    return run.config.local.rate if used is None else used
+    return run.config.local.lr if used is None else used
 
 
 @measure

@@ -1,7 +1,8 @@
 """Figures around a drift: how deep, how long, and what the server's optimiser did.
 
 Scores: ``global`` is the record's accuracy of every round, ``local`` that of members' local models
-and ``received`` that of the model they began with, every so many rounds (``evaluate.local``).
+and ``received`` that of the model they began with, every so many rounds
+(``evaluate.local_models_every``).
 """
 
 from __future__ import annotations

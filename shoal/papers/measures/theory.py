@@ -124,7 +124,7 @@ def _first_walk(path: Path, model: str) -> Trajectory:
     gradient, points, slopes = _gradients(plan), [x], []
     for _ in range(plan.config.local.epochs):
         slopes.append(gradient(points[-1][None])[0])
-        points.append(points[-1] - plan.config.local.rate * slopes[-1])
+        points.append(points[-1] - plan.config.local.lr * slopes[-1])
     return Trajectory(torch.stack(slopes), torch.stack(points))
 
 

@@ -152,7 +152,7 @@ Shoal.clients = function (page) {
   var spread = Shoal.over(page, {
     title: accuracy ? "Accuracy of members, each on its own rows" : "Length of clients' updates", x: m.round, span: m.span, series: series, format: format,
     domain: accuracy ? [0, 1] : undefined, ticks: accuracy ? Shoal.whole : undefined, legend: Shoal.legend(series), height: 240,
-    text: accuracy ? "" : "Evaluation looked at no member by itself; with evaluate: {on: each} this shows who is left behind.",
+    text: accuracy ? "" : "Evaluation looked at no member by itself; with evaluate: {rows: members_held_out_both_models} this shows who is left behind.",
   });
   var trained = m.times_trained;
   var line = Shoal.el("p", {}, Shoal.number(m.clients) + " clients were seen; they trained in " + trained[0] + " to " + trained[2] + " rounds, half of them in " + Shoal.number(trained[1]) + " or fewer" + (m.never_trained ? "; " + Shoal.number(m.never_trained) + " never trained." : "."));

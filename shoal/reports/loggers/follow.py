@@ -94,8 +94,8 @@ class Source:
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested keys joined by dots, as trackers show settings.
 
-    >>> flat({"seed": 1, "local": {"rate": 0.1}})
-    {'seed': 1, 'local.rate': 0.1}
+    >>> flat({"seed": 1, "local": {"lr": 0.1}})
+    {'seed': 1, 'local.lr': 0.1}
     """
     found: dict[str, Any] = {}
     for key, value in values.items():

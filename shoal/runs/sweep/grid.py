@@ -16,6 +16,7 @@ from rich.table import Table
 from shoal.config.read import put, read
 from shoal.config.schema import Config, from_mapping
 from shoal.core.errors import UserError, suggestion
+from shoal.old_names import TwiceError, renamed, todays_path
 from shoal.runs.directory import RunDir
 from shoal.runs.sweep.pool import Outcome
 
@@ -26,9 +27,9 @@ from shoal.runs.sweep.pool import Outcome
 # grid:                           # every combination; any dotted key of a config
 #   method: [fedavg, {fedinit: {beta: 0.1}}]
 #   seed: [0, 1, 2]
-#   local.rate: {slow: 0.01, fast: 0.1}     # labels, where a value makes no good name
+#   local.lr: {slow: 0.01, fast: 0.1}     # labels, where a value makes no good name
 # runs:                           # and, or instead, runs of their own
-#   special: {method: special, local.rate: 0.05}
+#   special: {method: special, local.lr: 0.05}
 
 KEYS = ("base", "grid", "runs")
 
@@ -81,8 +82,8 @@ def _grid(path: Path, given: Any) -> dict[str, dict[str, Any]]:
 def _label(key: str, choice: Any) -> str:
     """What a value is called in a name: methods and worlds by their names, the rest by key.
 
-    >>> _label("method", ["scaffold", {"fedinit": {"beta": 1}}]), _label("local.rate", 0.1)
-    ('scaffold+fedinit-beta1', 'rate0.1')
+    >>> _label("method", ["scaffold", {"fedinit": {"beta": 1}}]), _label("local.lr", 0.1)
+    ('scaffold+fedinit-beta1', 'lr0.1')
     """
     short = key.split(".")[-1]
     if isinstance(choice, list):
@@ -107,9 +108,18 @@ def _safe(label: str) -> str:
 
 
 def _config(path: Path, name: str, base: Mapping[str, Any], change: Mapping[str, Any]) -> Config:
-    values = copy.deepcopy(dict(base))
-    for key, value in change.items():
-        put(values, str(key).split("."), copy.deepcopy(value), f"{key}={value}")
+    try:
+        values = copy.deepcopy(renamed(base))
+        for key, value in change.items():
+            put(
+                values,
+                list(todays_path(str(key).split("."))),
+                copy.deepcopy(value),
+                f"{key}={value}",
+            )
+            values = renamed(values)
+    except TwiceError as error:
+        raise UserError(f"{path.name}, run {name}: {error}") from None
     return from_mapping(values, lambda key: f"{path.name}, run {name}: ")
 
 

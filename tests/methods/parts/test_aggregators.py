@@ -181,7 +181,7 @@ def test_two_aggregators_are_refused() -> None:
 
 def test_a_robust_aggregator_under_a_base_and_a_server_optimiser() -> None:
     method = catalog.fedprox() | catalog.trimmed_mean(share=0.34) | catalog.fedinit()
-    assert method.weights == "samples"
+    assert method.weights == "by_samples"
     history = run(method, SmallWorld())
     assert all(not s.report.rejected for s in history.rounds)
     adam = catalog.fedadam() | catalog.median()

@@ -345,7 +345,7 @@ def played(name: str, kind: str) -> tuple[Federation, Settings, list[RoundReport
         method = catalog.mfcl(noise=32, hidden=32, iterations=30, labels="classes")
     world = build(DIGITS if kind == "domains" else CLASSES, load("digits"), seed=0)
     task = ModuleTask(partial(models.build, "mlp", (64,), 10, hidden=(32,)), classes=10)
-    local = {"batch": 8, "rate": 0.02, "epochs": 1} | more
+    local = {"batch": 8, "lr": 0.02, "epochs": 1} | more
     settings = support.settings_for(method, world, task, Sgd(momentum=0.9), **local)
     federation, reports, _ = support.play(settings, Loop(), world.rounds)
     return federation, settings, reports
@@ -396,7 +396,7 @@ def test_rows_that_the_new_data_has_are_not_trained_on_twice() -> None:
 def test_replay_remembers_the_first_domain_better() -> None:
     """What the buffer is for: against FedAvg in the same world."""
     federation, settings, _ = played("sr_fdil", "domains")
-    local: dict[str, Any] = {"batch": 8, "rate": 0.02, "epochs": 1}
+    local: dict[str, Any] = {"batch": 8, "lr": 0.02, "epochs": 1}
     momentum = Sgd(momentum=0.9)
     plain = support.settings_for(catalog.fedavg(), settings.world, settings.task, momentum, **local)
     forgetful, _, _ = support.play(plain, Loop(), settings.world.rounds)

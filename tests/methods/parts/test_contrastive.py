@@ -172,8 +172,8 @@ def test_a_student_that_is_its_teacher_feels_nothing() -> None:
 
 
 def test_continuous_is_averaged_by_samples() -> None:
-    assert catalog.continuous().weights == "samples"
-    assert (catalog.continuous() | catalog.fedinit()).weights == "samples"
+    assert catalog.continuous().weights == "by_samples"
+    assert (catalog.continuous() | catalog.fedinit()).weights == "by_samples"
 
 
 def test_glfc_overwrites_old_classes_only() -> None:

@@ -28,7 +28,7 @@ HIDDEN: dict[str, Any] = {
     "model": {"name": "mlp", "hidden": 16},
     "world": {"name": "drift", "members": 8, "rounds": 70, "partition": "iid", "hidden": True,
               "drift": {"kind": "recurrent", "at": 25, "every": 25}},
-    "local": {"epochs": 1, "batch": 64, "rate": 0.3},
+    "local": {"epochs": 1, "batch": 64, "lr": 0.3},
     "engine": "stacked",
 }  # fmt: skip
 
@@ -195,7 +195,5 @@ def test_a_detector_resumes(tmp_path: Path) -> None:
 def test_divergence_is_that_of_the_local_models() -> None:
     """Two quadratic clients with uniform weights: models at 0.1 and -0.2 after one step."""
     problem = {"segments": [{"rounds": 1, "a": [1, 1], "b": [1, -2], "n": [1, 1]}]}
-    result = shoal.run(
-        problem=problem, local={"rate": 0.1}, method=["fedavg", "measure_divergence"]
-    )
+    result = shoal.run(problem=problem, local={"lr": 0.1}, method=["fedavg", "measure_divergence"])
     assert result.rounds[0]["divergence"] == pytest.approx(0.15**2)

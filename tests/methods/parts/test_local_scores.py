@@ -22,9 +22,9 @@ def config(method: Any = "fedavg", **changes: Any) -> dict[str, Any]:
         "model": {"name": "mlp", "hidden": [6]},
         "world": {"name": "drift", "rounds": 5, "partition": "natural",
                   "drift": {"kind": "sudden", "at": AT}},
-        "local": {"epochs": 2, "batch": 32, "rate": 0.05, "validation": 0.3},
+        "local": {"epochs": 2, "batch": 32, "lr": 0.05, "validation": 0.3},
         "method": method,
-        "evaluate": {"on": "own", "local": 1},
+        "evaluate": {"rows": "members_held_out_by_samples", "local_models_every": 1},
         "engine": "loop",
         **changes,
     }  # fmt: skip
@@ -50,7 +50,7 @@ def test_own_rows_are_the_natural_clients_and_follow_its_concept() -> None:
 
 
 def test_a_world_that_does_not_know_falls_back_to_held_out_rows() -> None:
-    still = {"name": "still", "members": 5, "rounds": 2, "partition": "iid"}
+    still = {"name": "static", "members": 5, "rounds": 2, "partition": "iid"}
     world = Player(build(from_mapping(config(world=still)))).plan.world
     assert own_test(world, 0, 0) is None
     held, own = world.validation(0, 0), own_rows(world, 0, 0)
@@ -71,7 +71,9 @@ def test_own_scores_weigh_members_by_their_test_rows() -> None:
 def test_scoring_first_leaves_the_uploads_of_stacked_clients_alone(method: str) -> None:
     """A trial without uploads comes before the first round, and must not share its traces."""
     scored, _ = played(config(method, engine="stacked"))
-    quiet, _ = played(config(method, engine="stacked", evaluate={"on": "own"}))
+    quiet, _ = played(
+        config(method, engine="stacked", evaluate={"rows": "members_held_out_by_samples"})
+    )
     assert torch.equal(scored.federation.models[0].theta, quiet.federation.models[0].theta)
 
 
@@ -81,13 +83,15 @@ def test_local_scores_are_of_the_round_to_come_and_change_nothing() -> None:
         if later["shift"] is None:  # nothing swapped in between: the model received is the same
             assert later["local"]["received"] == pytest.approx(earlier["accuracy"])
     assert records[AT]["local"]["accuracy"] > records[AT]["local"]["received"]
-    quiet, _ = played(config(evaluate={"on": "own"}))
+    quiet, _ = played(config(evaluate={"rows": "members_held_out_by_samples"}))
     assert torch.equal(player.federation.models[0].theta, quiet.federation.models[0].theta)
 
 
 @pytest.mark.parametrize("method", ["apfl", "oracle", {"feddrift_eager": {"every": 2}}, "fednova"])
 def test_every_kind_of_method_has_a_local_score(method: Any) -> None:
-    _, records = played(config(method, evaluate={"on": "own", "local": 3}))
+    _, records = played(
+        config(method, evaluate={"rows": "members_held_out_by_samples", "local_models_every": 3})
+    )
     assert ["local" in r for r in records] == [True, False, False, True, False]
     assert all(0.0 <= r["local"]["accuracy"] <= 1.0 for r in records if "local" in r)
 

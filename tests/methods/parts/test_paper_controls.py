@@ -34,7 +34,7 @@ def test_lambda_0_is_fedavg_with_server_rate_1_over_i() -> None:
 
 
 def test_early_stopping_is_a_part_of_its_own() -> None:
-    server = Method("server", (DriftAware(),), "uniform")
+    server = Method("server", (DriftAware(),), "equal")
     composed = trajectory(catalog.early_stop(gamma=0.02) | server, SmallWorld(), epochs=4)
     assert torch.equal(composed, trajectory(catalog.flash(gamma=0.02), SmallWorld(), epochs=4))
     always = trajectory(catalog.fedavg() | catalog.early_stop(gamma=1e9), SmallWorld(), epochs=4)

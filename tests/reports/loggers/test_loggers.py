@@ -87,7 +87,7 @@ def test_mlflow_reads_back_each_round_once(
     assert {m.step: m.value for m in history} == pytest.approx(expected)
     run = client.get_run(note["run_id"])
     assert run.info.status == "FINISHED"
-    assert run.data.params["local.rate"] == "0.1"
+    assert run.data.params["local.lr"] == "0.1"
 
 
 def test_wandb_offline_has_each_round_once(

@@ -21,7 +21,7 @@ def written(tmp_path: Path, text: str) -> Path:
 def test_every_combination_has_a_name(tmp_path: Path) -> None:
     text = (
         BASE
-        + "grid: {method: [fedavg, {fedinit: {beta: 0.1}}], seed: [0, 1], local.rate: {slow: 0.01}}"
+        + "grid: {method: [fedavg, {fedinit: {beta: 0.1}}], seed: [0, 1], local.lr: {slow: 0.01}}"
     )
     found = read_sweep(written(tmp_path, text))
     assert list(found) == [
@@ -31,7 +31,7 @@ def test_every_combination_has_a_name(tmp_path: Path) -> None:
         "fedinit-beta0.1_seed1_slow",
     ]
     last = found["fedinit-beta0.1_seed1_slow"]
-    assert (last.seed, last.local.rate, last.method) == (1, 0.01, {"fedinit": {"beta": 0.1}})
+    assert (last.seed, last.local.lr, last.method) == (1, 0.01, {"fedinit": {"beta": 0.1}})
 
 
 def test_the_base_may_be_a_file_and_runs_may_stand_alone(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_the_base_may_be_a_file_and_runs_may_stand_alone(tmp_path: Path) -> None
         (BASE + "gird: {seed: [0]}", "did you mean 'grid'"),
         (BASE + "grid: {seed: 3}", "grid.seed must be a list"),
         (BASE + "grid: {seed: [0, 0]}", "two runs of the grid would be called 'seed0'"),
-        (BASE + "grid: {local.rate: [-1]}", "run rate-1: local.rate must be a number above 0"),
+        (BASE + "grid: {local.lr: [-1]}", "run lr-1: local.lr must be a number above 0"),
         ("base: nowhere.yaml\ngrid: {seed: [0]}", "no such file"),
         (BASE + "grid: {seed: [0]}\nruns: {seed0: {}}", "the name of a run of the grid, too"),
     ],

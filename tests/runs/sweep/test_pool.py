@@ -66,8 +66,8 @@ def test_data_that_are_drawn_with_the_run_are_every_seeds_own(tmp_path: Path, we
     drawn: dict[str, Any] = {
         "data": {"name": "synthetic", "seed": "run"},
         "model": "linear",
-        "world": {"name": "still", "members": 4, "rounds": 2},
-        "local": {"batch": 8, "rate": 0.01},
+        "world": {"name": "static", "members": 4, "rounds": 2},
+        "local": {"batch": 8, "lr": 0.01},
         "engine": "stacked",
         "loss": {"class_weights": None if weights == "none" else weights},
     }
