@@ -31,6 +31,7 @@ BEGIN = (
     "    sys.path.insert(0, shoal); import shoal as package; sys.path.pop(0)\n"
     "    assert package.__file__.startswith(shoal), package.__file__\n"
     "sys.path.insert(0, here)\n"
+    "if shoal: from benchmarks.old_places import open_old_places; open_old_places()\n"
     "from benchmarks.player import main; main(told)\n"
 )
 # What shoal tells the C library to do with freed memory, told to bare loops in another way: else

@@ -22,6 +22,7 @@ from shoal.config.subject import (
     world_of,
 )
 from shoal.core.errors import UserError, concerning
+from shoal.core.old_names import OF_MEMBERS
 from shoal.core.task import Task
 from shoal.core.types import Model, Pool
 from shoal.core.world_protocol import Moment, World, largest_client
@@ -33,7 +34,6 @@ from shoal.methods.method import Method
 from shoal.methods.parts.local_optimizers import Adam, Sgd
 from shoal.methods.slots import Part
 from shoal.metrics.functions import OF_CLASSES, check_own, metric
-from shoal.old_names import OF_MEMBERS
 from shoal.rounds.orders import LONG, bounded, check_rounds
 from shoal.rounds.state import Rates, Settings
 from shoal.rounds.uploads import Guard

@@ -18,7 +18,7 @@ from shoal.config.schema import Config, from_mapping
 from shoal.config.version_0_1 import filled
 from shoal.core.errors import MissingDataError, UserError
 from shoal.core.files import check_unfolds
-from shoal.old_names import TwiceError, renamed, todays_path
+from shoal.core.old_names import TwiceError, renamed, todays_path
 
 # ---- dialect -------------------------------------------------------------------------------------
 # YAML with numbers as people write them, and without its many words for true and false.

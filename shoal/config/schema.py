@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from shoal.config.messages import Place, nowhere, translated
 from shoal.core.errors import UserError
+from shoal.core.old_names import OF_MEMBERS, Rows, Weights, renamed
 from shoal.core.setting_types import (
     Above0,
     Above0To1,
@@ -21,7 +22,6 @@ from shoal.core.setting_types import (
     Within0And1,
 )
 from shoal.core.types import LastBatch
-from shoal.old_names import OF_MEMBERS, Rows, Weights, renamed
 
 # ---- schedule ------------------------------------------------------------------------------------
 # How the clients' rate changes over a run.

@@ -16,8 +16,8 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from shoal.config.schema import Config
+from shoal.core.old_names import spelled_as_0_1
 from shoal.methods import catalog
-from shoal.old_names import spelled_as_0_1
 
 # method -> setting -> what 0.1 did without it
 SETTINGS: Final[Mapping[str, Mapping[str, Any]]] = {

@@ -24,6 +24,7 @@ from shoal.config.read import read
 from shoal.config.version_0_1 import filled, without_added
 from shoal.core.errors import UserError, suggestion
 from shoal.core.files import dump_json, dump_yaml, write_text
+from shoal.core.old_names import SERVER_RULES, spelled_as_0_1
 from shoal.core.types import ClientData, Pool
 from shoal.core.world_protocol import Moment, World
 from shoal.data.sources import Dataset
@@ -31,7 +32,6 @@ from shoal.flower.masking import Secure, secure_from
 from shoal.flower.privacy import Privacy, privacy_from
 from shoal.methods.catalog.registry import complete
 from shoal.methods.parts.detectors import LastModels
-from shoal.old_names import SERVER_RULES, spelled_as_0_1
 
 # ---- rules of the server ----
 

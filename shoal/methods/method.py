@@ -11,9 +11,9 @@ import numpy as np
 from torch import Tensor
 
 from shoal.core.errors import UserError
+from shoal.core.old_names import CLIENT_WEIGHTS, Weights
 from shoal.core.types import Reduction
 from shoal.methods.slots import SLOTS, STATES, Gaps, Part, Rule
-from shoal.old_names import CLIENT_WEIGHTS, Weights
 
 # ---- hidden state --------------------------------------------------------------------------------
 # State that a part hides on itself: found by comparing its attributes, and refused by name.

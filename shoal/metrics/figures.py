@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from math import sqrt
 from typing import Any, Literal, NamedTuple
 
+from shoal.core.old_names import OF_MEMBERS
 from shoal.metrics.shifts import Recovery, Shifted, continual, detection
-from shoal.old_names import OF_MEMBERS
 
 # ---- target --------------------------------------------------------------------------------------
 # How long it took to get somewhere.

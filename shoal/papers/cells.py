@@ -19,7 +19,7 @@ from typing import Any
 from shoal.config.schema import Config, from_mapping
 from shoal.config.version_0_1 import as_named
 from shoal.core.errors import MissingDataError, UserError, suggestion
-from shoal.old_names import renamed, todays_path
+from shoal.core.old_names import renamed, todays_path
 from shoal.papers import printed
 from shoal.papers.measures import RunFiles, measured
 from shoal.papers.recipe import COLUMNS, Call, Figure, Recipe, Value

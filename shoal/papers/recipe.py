@@ -17,7 +17,7 @@ from shoal.config.messages import Path as KeyPath
 from shoal.config.messages import translated
 from shoal.config.read import read
 from shoal.core.errors import UserError, suggestion
-from shoal.old_names import renamed
+from shoal.core.old_names import renamed
 
 COLUMNS = (
     "dataset", "model", "num_clients", "participation", "partition", "overlap", "scenario",

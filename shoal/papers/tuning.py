@@ -15,7 +15,7 @@ from typing import Any
 from shoal.config.schema import Config, from_mapping
 from shoal.core import rng
 from shoal.core.errors import UserError
-from shoal.old_names import renamed
+from shoal.core.old_names import renamed
 from shoal.papers.cells import run_name
 from shoal.papers.tables import csv_text, markdown_table
 from shoal.runs.directory import RunDir

@@ -14,9 +14,9 @@ import yaml
 from shoal.config.read import parsed
 from shoal.core.errors import UserError, shown
 from shoal.core.files import dump_json
+from shoal.core.old_names import renamed
 from shoal.metrics.figures import figures, scored_on
 from shoal.metrics.shifts import Recovery
-from shoal.old_names import renamed
 from shoal.reports.findings import method_name, verdicts
 from shoal.reports.members import members, timeline
 from shoal.reports.series import events, part_names, rounded, series, shifts, span_of, steps

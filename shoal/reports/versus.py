@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from math import inf, sqrt
 from typing import Any, NamedTuple
 
-from shoal.old_names import OF_MEMBERS
+from shoal.core.old_names import OF_MEMBERS
 from shoal.reports.series import rounded
 from shoal.runs.run import ELSEWHERE
 

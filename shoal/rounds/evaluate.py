@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from shoal.core import tree
+from shoal.core.old_names import BOTH_MODELS, BY_SAMPLES, OF_MEMBERS, Rows
 from shoal.core.types import ClientData, Job, Model
 from shoal.core.world_protocol import Moment
 from shoal.engines.api import Engine
@@ -23,7 +24,6 @@ from shoal.metrics.evaluate import (
 )
 from shoal.metrics.figures import spread
 from shoal.metrics.functions import measured
-from shoal.old_names import BOTH_MODELS, BY_SAMPLES, OF_MEMBERS, Rows
 from shoal.rounds.orders import make_order
 from shoal.rounds.play import BatchedCalls, ServerCalls, calls
 from shoal.rounds.state import Federation, Round, Settings

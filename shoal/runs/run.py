@@ -21,9 +21,9 @@ from shoal.config.read import applied
 from shoal.core import files
 from shoal.core.errors import UserError
 from shoal.core.files import disk_is_full, dump_json, dump_yaml, write_bytes, write_text
+from shoal.core.old_names import spelled_as_0_1
 from shoal.core.types import ClientData
 from shoal.metrics.evaluate import ROWS, evaluate
-from shoal.old_names import spelled_as_0_1
 from shoal.rounds.state import Federation
 from shoal.runs import checkpoint
 from shoal.runs import directory as diverged

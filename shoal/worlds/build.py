@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from shoal.core.errors import UserError, suggestion
+from shoal.core.old_names import todays_world
 from shoal.core.types import Kind
 from shoal.data.sources import Dataset
-from shoal.old_names import todays_world
 from shoal.worlds.changes.concepts import Concepts, read_drifts
 from shoal.worlds.changes.input_bias import read_bias, with_bias
 from shoal.worlds.changes.input_domains import lay_out

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from shoal.core.errors import UserError
+from shoal.core.old_names import todays_world
 from shoal.data.sources import Dataset
-from shoal.old_names import todays_world
 from shoal.worlds.members.population import Rows
 from shoal.worlds.spec import Reader
 from shoal.worlds.world import FORMAT, Composed, as_json

@@ -16,7 +16,7 @@ from rich.table import Table
 from shoal.config.read import put, read
 from shoal.config.schema import Config, from_mapping
 from shoal.core.errors import UserError, suggestion
-from shoal.old_names import TwiceError, renamed, todays_path
+from shoal.core.old_names import TwiceError, renamed, todays_path
 from shoal.runs.directory import RunDir
 from shoal.runs.sweep.pool import Outcome
 

@@ -15,9 +15,9 @@ from shoal.cli import call
 from shoal.config import from_mapping, load, load_run
 from shoal.config.build import build
 from shoal.core.errors import UserError
+from shoal.core.old_names import CLIENT_WEIGHTS, KEYS, ROWS, VALUES, WORLDS, renamed, spelled_as_0_1
 from shoal.data.dataset import load as load_dataset
 from shoal.methods.method import Method
-from shoal.old_names import CLIENT_WEIGHTS, KEYS, ROWS, VALUES, WORLDS, renamed, spelled_as_0_1
 from shoal.papers.cells import cells_of, run_name
 from shoal.papers.recipe import load_recipe
 from shoal.reports.page_data import read_page

@@ -88,10 +88,10 @@ def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
     {'engine': 'stacked', 'seed': 1, 'local': {'epochs': 2, 'lr': 0.1}}
     >>> renamed({"engine": "processes", "workers": 4, "world": "still"})
     {'engine': 'auto', 'world': 'static', 'threads': 4}
-    >>> renamed({"local": {"lr": 0.1, "rate": 0.1}})
+    >>> renamed({"local": {"lr": 0.1, "rate": 0.1}})  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    shoal.old_names.TwiceError: local.lr is given twice, also by version 0.1's name; leave one out
+    shoal.core.old_names.TwiceError: local.lr is given twice, ...
     """
     kept = {key: value for key, value in values.items() if key not in GONE}
     out = _spelled(kept, KEYS, VALUES)
