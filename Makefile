@@ -45,10 +45,12 @@ $(STAMP): pyproject.toml requirements/ci.txt
 demo: setup ## two minutes: a small drifting federation, a table and a picture
 	@$(BIN)/shoal demo
 
-# Two workers on one thread each: torch's own threads would only fight over the cores.
+# Two workers on one thread each: torch's own threads would only fight over the cores. Devices have processes of
+# their own: torch does not take a new device after its first gradient.
 test: setup ## unit tests and laws, doctests, kills of runs, a minute of the fuzzer
 	@$(TIERS) \
-	  "unit and laws" 'OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not kill and not slow"' \
+	  "unit and laws" 'OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not kill and not slow" --ignore tests/devices' \
+	  "devices"       'OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 tests/devices' \
 	  "doctests"      '$(BIN)/python -m pytest -q --doctest-modules shoal' \
 	  "fuzz"          'OMP_NUM_THREADS=1 $(BIN)/python -m fuzz --first 1 --count 40' \
 	  "kills"         '$(BIN)/python -m pytest -q -m kill'

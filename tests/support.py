@@ -95,11 +95,11 @@ def small_task(
 def settings_for(
     method: Method, world: Any, task: Task, optimizer: Part | None = None, **more: Any
 ) -> Settings:
-    epochs, rate = more.pop("epochs", 2), more.pop("rate", 0.1)
+    epochs, lr = more.pop("epochs", 2), more.pop("lr", 0.1)
     more.setdefault("batch", 4)
     more.setdefault("uniform", method.weights == "equal")
     program = ClientProgram(method, task, optimizer or Sgd())
-    return Settings(program, world, seed=3, rates=lambda m: (rate,) * epochs, **more)
+    return Settings(program, world, seed=3, rates=lambda m: (lr,) * epochs, **more)
 
 
 def play(

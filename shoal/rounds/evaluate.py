@@ -89,9 +89,8 @@ def scored(
     ``members_held_out`` and its two variants look at ``most`` evenly spaced members of more, on
     rows of their own that no client trains on (``as_0_1``: as version 0.1 chose them);
     ``metrics`` are further ones (:mod:`shoal.metrics.functions`) on the set that ``rows`` names
-    (all
-    test rows where it names members or tasks). In the last round before a stage, ``ahead`` has the
-    accuracy on the task to come, of this model and of the one the run began with.
+    (all test rows where it names members or tasks). In the last round before a stage, ``ahead``
+    has the accuracy on the task to come, of this model and of the one the run began with.
     """
     model = served(federation, settings, moment, None, engine)
     tests = settings.world.tests(moment.round)

@@ -121,7 +121,8 @@ class Accumulator:
 
     def __init__(self, method: Method, size: int, stats: int, like: Tensor) -> None:
         self.method = method
-        self.delta = torch.zeros(size, dtype=like.dtype, device=like.device)
+        self._delta: Tensor | None = None  # nothing yet: a model may be large
+        self._empty = like.new_zeros(1).expand(size)
         self.stats = torch.zeros(stats, dtype=like.dtype, device=like.device)
         self.total = 0.0
         self.clients: list[int] = []
@@ -156,8 +157,15 @@ class Accumulator:
         self.norms += norms
         self._add_payloads(results, keep, uniform)
 
+    @property
+    def delta(self) -> Tensor:
+        """The weighted sum of the changes so far."""
+        if self._delta is None:
+            self._delta = self._empty.clone()
+        return self._delta
+
     def _add_sums(self, sums: Sums) -> None:
-        self.delta.add_(sums.delta)
+        self._delta = sums.delta if self._delta is None else self._delta.add_(sums.delta)
         self.stats.add_(sums.stats)
         for i, payload in enumerate(sums.payloads):
             if tree.leaves(payload):

@@ -94,7 +94,7 @@ def test_bits_do_not_depend_on_what_was_played_before(name: str, rows: tuple[int
     options: dict[str, Any] = {"fedagg": {"epochs": 2}, "scaffold": {"option": 1}}.get(name, {})
     world = SmallWorld(clients=6, rows=rows, features=(1, 8, 8))
     settings = settings_for(
-        catalog.METHODS[name](**options), world, small_task("small_cnn", world), rate=0.3
+        catalog.METHODS[name](**options), world, small_task("small_cnn", world), lr=0.3
     )
     _, _, first = play(settings, Stacked(threads=1), 4)
     _, _, again = play(settings, Stacked(threads=1), 4)

@@ -242,7 +242,7 @@ def test_the_server_takes_the_plain_mean_of_buffers(name: str) -> None:
     world = SmallWorld(rows=(8, 12), dtype=torch.float64)
     task = ModuleTask(normalised, classes=3, dtype=torch.float64)
     method, engine = FAR[name](), Rows()
-    settings = settings_for(method, world, task, rate=0.001)
+    settings = settings_for(method, world, task, lr=0.001)
     federation, _, _ = play(settings, engine, 2)
     first = federation.initial.stats
     assert all(torch.equal(sent, first) for _, _, sent in engine.rows[0])

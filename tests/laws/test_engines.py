@@ -86,7 +86,7 @@ def engines_agree(name: str, dtype: torch.dtype, optimizer: Part | None, limit: 
     task = small_task(world=world, dtype=dtype)
     rate = 0.1 if optimizer is None else 0.02
     method = method_named(name)
-    settings = settings_for(method, world, task, optimizer, participation=2, rate=rate)
+    settings = settings_for(method, world, task, optimizer, participation=2, lr=rate)
     _, slow_reports, slow = play(settings, Loop(), 3)
     _, fast_reports, fast = play(settings, Stacked(), 3)
     for a, b in zip(slow_reports, fast_reports, strict=True):

@@ -126,7 +126,7 @@ def test_none_that_is_good(tmp_path: Path) -> None:
 def test_another_config_is_noticed(tmp_path: Path) -> None:
     stopped(tmp_path / "a", 2)
     path = tmp_path / "a" / "config.yaml"
-    path.write_text(path.read_text().replace("rate: 0.1", "rate: 0.2"))
+    path.write_text(path.read_text().replace("lr: 0.1", "lr: 0.2"))
     with pytest.raises(UserError, match="not the config this run was started with"):
         DurableRun.resume(tmp_path / "a")
 

@@ -227,7 +227,7 @@ def test_accuracy_is_compared_where_there_are_classes() -> None:
     models = []
     for engine in (Loop(), Stacked()):
         method = catalog.feddrift_eager(every=2, delta=0.05)
-        settings = settings_on(method, world, task, epochs=8, rate=0.5)
+        settings = settings_on(method, world, task, epochs=8, lr=0.5)
         federation, _, _ = play_on(settings, engine, 4)
         models.append([m.theta for m in federation.models])
     assert len(models[0]) == 2

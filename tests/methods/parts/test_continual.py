@@ -330,7 +330,7 @@ BEHAVIOUR: dict[str, tuple[Method, dict[str, Any]]] = {
     "flwf_2t": (catalog.flwf_2t(), {}),
     "fedcil": (
         catalog.fedcil(M=2, noise=8, hidden=64, fine_tune_rate=1e-3),
-        {"rate": 1e-2, "batch": 16},
+        {"lr": 1e-2, "batch": 16},
     ),
     "mfcl": (catalog.mfcl(noise=32, hidden=32, iterations=30), {}),
     "sr_fdil": (catalog.sr_fdil(B=20), {}),

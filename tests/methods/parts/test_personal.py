@@ -195,9 +195,12 @@ def test_members_are_scored_on_their_own_models(name: str) -> None:
     assert len({tuple(theta.tolist()) for theta in own}) == len(own)
     assert torch.equal(served(federation, settings, moment, None).theta, federation.models[0].theta)
     settings = replace(settings, world=_Tested(settings.world))
-    mine = scored(federation, settings, moment, "members", as_0_1=True)["loss"]
+    mine = scored(federation, settings, moment, "members_held_out", as_0_1=True)["loss"]
     assert (
-        mine < scored(federation, _without_serve(settings), moment, "members", as_0_1=True)["loss"]
+        mine
+        < scored(federation, _without_serve(settings), moment, "members_held_out", as_0_1=True)[
+            "loss"
+        ]
     )
 
 
