@@ -42,7 +42,9 @@ LANGUAGES = ("python", "sh", "yaml", "text")
 NOT_RUN = 7  # blocks that are marked as not run; a new one is a decision, not an accident
 # Pages whose code does not run here, and why.
 ELSEWHERE = {
-    "architecture.md": "diagrams and a list of files",
+    "adding.md": "patches to the code, which are tried by hand",
+    "architecture.md": "lists of files",
+    "internals.md": "names of files in a run directory",
     "comparison.md": "minutes of training: it runs every method",
     "performance.md": "benchmarks; tests must not depend on the speed of a machine",
     "recipes.md": "minutes of training on data that is not in the repository",
@@ -159,6 +161,21 @@ def test_formulas_are_found_in_docstrings() -> None:
     text = method_page.page("fedprox", method_page.read_curves())
     assert "```text\nmu/2 |x - received|^2\ng(x) + mu (x - received)\n```" in text
     assert "<- b1 m" in method_page.page("flash", method_page.read_curves())
+
+
+@pytest.mark.parametrize("page", ["docs/architecture.md", "docs/internals.md", "CONTRIBUTING.md"])
+def test_files_that_a_page_names_are_there(page: str) -> None:
+    named = re.findall(
+        r"`((?:shoal|tests|scripts|fuzz|recipes|benchmarks)/[\w/.-]*)", (ROOT / page).read_text()
+    )
+    assert len(named) >= 3
+    missing = [name for name in named if name.isascii() and not name_is_a_place(name)]
+    assert not missing, f"{page} names {', '.join(missing)}"
+
+
+def name_is_a_place(name: str) -> bool:
+    """A path of the checkout; words in capitals stand for a name to be chosen."""
+    return any(part.isupper() for part in re.split(r"[/.]", name)) or (ROOT / name).exists()
 
 
 def test_the_site_builds_without_a_warning_and_asks_for_nothing_elsewhere(tmp_path: Path) -> None:
