@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -13,6 +13,12 @@ from shoal.core.states import state
 
 # What becomes of rows that do not fill a batch: one of their own, none, or the one before gets them
 LastBatch = Literal["keep", "drop", "merge"]
+
+# What is learnt of a row, and what ``y`` is then: class [n] int64; multi_label [n, L] float32 of 0
+# and 1; number [n] or [n, d] float32; dense (a class per pixel) [n, H, W] int64; token (a class per
+# position) [n, T] int64
+Target = Literal["class", "multi_label", "number", "dense", "token"]
+TARGETS: tuple[Target, ...] = get_args(Target)
 
 Kind = str  # one of KINDS
 KINDS = ("members", "concept", "domain", "classes", "noticed")

@@ -13,14 +13,16 @@ import torch
 from torch import Tensor
 
 from shoal.core.errors import UserError, suggestion
-from shoal.core.types import Pool
+from shoal.core.types import Pool, Target
 from shoal.data.download import About
 
 
 class Dataset(NamedTuple):
     """Samples to train and to test on.
 
-    ``classes`` is None for regression; ``shape`` is that of one sample; ``group`` and
+    ``target`` says what ``y`` is (:data:`shoal.core.types.Target`). ``classes`` is the number of
+    classes, labels (multi_label) or tokens, and None for numbers; ``outputs`` is what a network
+    gives per row, pixel or position. ``shape`` is that of one sample; ``group`` and
     ``test_group`` give the natural client of each row where the data has one. ``vocabulary`` is
     the number of different tokens where samples are sequences of token numbers, and ``words`` a
     digest of which they are. ``options`` are those that :func:`load` was called with.
@@ -36,6 +38,15 @@ class Dataset(NamedTuple):
     vocabulary: int | None = None
     words: str | None = None
     options: tuple[tuple[str, Any], ...] = ()
+    target: Target = "class"
+
+    @property
+    def outputs(self) -> int | None:
+        """How many numbers a network gives per row (pixel, position): ``classes``, or for numbers
+        the width of ``y``; None where neither is known."""
+        if self.target != "number":
+            return self.classes
+        return 1 if self.train.y.dim() == 1 else self.train.y.size(1)
 
 
 Source = Callable[..., Dataset]
