@@ -73,6 +73,7 @@ def test_a_complete_config_means_itself(tmp_path: Path) -> None:
         ({"method": {"fedprox": {"mo": 1}}}, "did you mean 'mu'?"),
         ({"method": {"fedprox": {"mu": "abc"}}}, "method: fedprox.mu must be"),
         ({"method": []}, "the list is empty"),
+        ({"method": ["fedprox", {"fedprox": {"mu": 1}}]}, "fedprox is listed twice"),
         ({"data": {}}, "data.name is missing"),
         ({"data": "digts"}, "did you mean 'digits'?"),
         ({"model": "mpl", "world": {"name": "static", "members": 2, "rounds": 1}}, "'mlp'"),

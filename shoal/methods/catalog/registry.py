@@ -100,6 +100,10 @@ def build(spec: Spec) -> Method:
     methods = [build(item) for item in spec]
     if not methods:
         raise UserError("method: the list is empty; write a name such as fedavg")
+    names = [method.name for method in methods]
+    for name in names:
+        if names.count(name) > 1:  # its term would count twice, its correction be applied twice
+            raise UserError(f"method: {name} is listed twice; name each method once")
     composed = methods[0]
     for method in methods[1:]:
         composed = composed | method
