@@ -34,9 +34,9 @@ from torch import Tensor
 from shoal.core.errors import UserError
 from shoal.core.files import dump_json, write_text
 from shoal.methods.method import Method
+from shoal.methods.parts.sent_changes import epsilon as accounted
 
 KEY_BYTES = 32
-LEAKS = ("upload", "ask", "route", "regroup")  # slots that send or ask for more than the delta
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,9 @@ class Privacy:
 
     def check(self, method: Method, stats: int, participation: float | int) -> None:
         """Refuse what would send something that is not protected."""
-        leaking = [type(p).__name__ for p in method.parts if any(p.fills(s) for s in LEAKS)]
-        if leaking:
-            raise UserError(f"privacy: {leaking[0]} of method {method.name!r} sends more than the "
+        if method.beside_change:
+            leaking = type(method.beside_change[0]).__name__
+            raise UserError(f"privacy: {leaking} of method {method.name!r} sends more than the "
                             "model's change, which would not be protected")  # fmt: skip
         if stats:
             raise UserError("privacy: running statistics of batch normalisation would be sent as "
@@ -157,18 +157,8 @@ class Account:
 
 def epsilon(privacy: Privacy, releases: int, *, alone: bool = False) -> float:
     """The epsilon of so many releases: of sums, or of one member's uploads seen alone."""
-    try:
-        import dp_accounting
-    except ImportError:
-        raise UserError("privacy needs an accountant; install it with: "
-                        "pip install 'shoal[flower]'") from None  # fmt: skip
-    if not releases:
-        return 0.0
     multiplier = privacy.noise / math.sqrt(privacy.shared_by) if alone else privacy.noise
-    accountant = dp_accounting.rdp.RdpAccountant()
-    event = dp_accounting.GaussianDpEvent(multiplier)
-    accountant.compose(dp_accounting.SelfComposedDpEvent(event, releases))
-    return float(accountant.get_epsilon(privacy.delta))
+    return accounted(multiplier, releases, privacy.delta)
 
 
 def account_lines(account: Mapping[str, Any]) -> Iterator[str]:

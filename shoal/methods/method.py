@@ -13,7 +13,7 @@ from torch import Tensor
 from shoal.core.errors import UserError
 from shoal.core.old_names import CLIENT_WEIGHTS, Weights
 from shoal.core.types import Reduction
-from shoal.methods.slots import SLOTS, STATES, Gaps, Part, Rule
+from shoal.methods.slots import BESIDE_CHANGE, SLOTS, STATES, Gaps, Part, Rule
 
 # ---- hidden state --------------------------------------------------------------------------------
 # State that a part hides on itself: found by comparing its attributes, and refused by name.
@@ -117,6 +117,23 @@ class Method:
             raise UserError(
                 f"method {self.name!r}: {_names(setters)} both set the clients' rate; keep one"
             )
+        changing = [p for p in self.parts if p.changes_upload]
+        if len(changing) > 1:
+            raise UserError(
+                f"method {self.name!r}: {_names(changing)} both change what clients send; keep one"
+            )
+        equal = [p for p in self.parts if p.equal_weights]
+        if equal and self.weights != "equal":
+            raise UserError(
+                f"method {self.name!r}: {_names(equal)} needs client_weights: equal, not "
+                f"{self.weights}"
+            )
+        guards, beside = [p for p in self.parts if p.protects_change], self.beside_change
+        if guards and beside:
+            raise UserError(
+                f"method {self.name!r}: {_names(beside[:1])} sends more than the model's change, "
+                f"which {_names(guards)} would not protect"
+            )
         single = [p for p in self.parts if p.one_model_only]
         banks = self.fillers("init_bank") + self.fillers("regroup")
         if single and banks:
@@ -145,6 +162,12 @@ class Method:
     def only(self, slot: str) -> Part | None:
         """The one part that fills a single slot, if any does."""
         return next(iter(self.fillers(slot)), None)
+
+    @property
+    def beside_change(self) -> list[Part]:
+        """Parts that may send more than the model's change, or ask clients for more."""
+        others = (p for p in self.parts if not p.protects_change)
+        return [p for p in others if any(p.fills(slot) for slot in BESIDE_CHANGE)]
 
     @property
     def beyond_sums(self) -> str:
@@ -176,6 +199,8 @@ class Method:
         ]
         # 0.3 of the specification: a composition takes the base method's weights
         weights = bases[0].weights if bases else "by_samples"
+        if any(p.equal_weights for p in self.parts + other.parts):
+            weights = "equal"
         return Method(f"{self.name} + {other.name}", self.parts + other.parts, weights, bool(bases))
 
     def with_weights(self, weights: Weights) -> Method:

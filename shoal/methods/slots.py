@@ -81,6 +81,8 @@ CLIENT_SLOTS = (
     "scratch",
     "noise_shapes",
 )
+# Where clients send more than the change, or answer for themselves.
+BESIDE_CHANGE = ("upload", "ask", "route", "regroup")
 STATES = ("server_state", "memory", "scratch", "step_state", "noise_shapes")
 
 
@@ -132,6 +134,8 @@ class Part:
     own_task: ClassVar[bool] = False  # runs on no task but the one its ``transform_task`` makes
     float32_gaps: ClassVar[Gaps] = Gaps()
     eager_reason: ClassVar[str] = ""  # why it cannot be vectorised, if it cannot
+    equal_weights: ClassVar[bool] = False  # right only where every client weighs the same
+    protects_change: ClassVar[bool] = False  # and nothing else that clients send
 
     @property
     def asks(self) -> bool:
@@ -166,6 +170,11 @@ class Part:
         send or remember anything of the vector's length. True of what does nothing on clients.
         """
         return not any(self.fills(slot) for slot in CLIENT_SLOTS)
+
+    @property
+    def changes_upload(self) -> bool:
+        """Whether clients send another vector than their change (payloads aside)."""
+        return False
 
     @property
     def displacement_memory(self) -> bool:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 import shoal.methods.parts
 from shoal.core import tree
+from shoal.core.old_names import Weights
 from shoal.core.types import Job
 from shoal.engines.api import Order
 from shoal.engines.loop import Loop, local_data
@@ -43,7 +44,8 @@ every_part = pytest.mark.parametrize("cls", FINAL, ids=lambda cls: cls.__name__)
 
 
 def method_of(cls: type[Part]) -> Method:
-    return Method(cls.__name__.lower(), (cls(),))
+    weights: Weights = "equal" if cls.equal_weights else "by_samples"
+    return Method(cls.__name__.lower(), (cls(),), weights)
 
 
 def an_order(method: Method) -> tuple[Federation, Order]:

@@ -8,6 +8,7 @@
 - personal      personal and clustered methods
 - continual     methods against forgetting
 - detectors     detectors and measuring parts, to compose with any method
+- uploads       compressed or private changes, to compose with any method
 
 >>> from shoal import catalog
 >>> catalog.flash() | catalog.special(lam=0.25)  # doctest: +ELLIPSIS
@@ -69,6 +70,7 @@ from shoal.methods.catalog.personal import (
     oracle,
 )
 from shoal.methods.catalog.registry import METHODS, build
+from shoal.methods.catalog.uploads import private, quantize, random_k, top_k
 
 __all__ = [
     "METHODS",
@@ -116,9 +118,13 @@ __all__ = [
     "oracle",
     "pfeddil",
     "previous",
+    "private",
+    "quantize",
+    "random_k",
     "scaffold",
     "special",
     "special_c",
     "sr_fdil",
+    "top_k",
     "trimmed_mean",
 ]

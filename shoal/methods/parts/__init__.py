@@ -9,6 +9,8 @@
 - remembered_rates   the same rates from remembered trajectories, and along summed gradients
 - adaptive_work      learning rates that follow variability, epochs that stop early
 - server_optimizers  server steps on the mean displacement
+- sent_changes       what clients send instead of their change: less of it, or a clipped one
+                     under noise
 - aggregators        one displacement of many: robust rules, normalised averaging
 - personal           personal models, private and frozen tensors
 - prototypes         a header that the server trains on class prototypes

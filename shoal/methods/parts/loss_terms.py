@@ -229,6 +229,10 @@ class RelaxedStart(Part):
         last: LastLocal = memory
         return last.z
 
+    @property
+    def changes_upload(self) -> bool:
+        return self.aggregate_as == "update"
+
     def upload(self, view: View, delta: Tensor, work: Work) -> tuple[Tensor, Tree]:
         if self.aggregate_as == "model":
             return delta, ()

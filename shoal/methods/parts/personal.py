@@ -293,6 +293,10 @@ class PrivateModel(Part):
     def client_end(self, view: View, work: Work) -> Tree:
         return PersonalModel(view.x, view.stats)
 
+    @property
+    def changes_upload(self) -> bool:
+        return True
+
     def upload(self, view: View, delta: Tensor, work: Work) -> tuple[Tensor, Tree]:
         return torch.zeros_like(delta), ()
 
