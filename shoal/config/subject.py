@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from shoal import models
 from shoal.config.schema import Config, ModelChoice, Problem
 from shoal.core import rng
 from shoal.core.errors import UserError
-from shoal.core.pure_layers import check_layers, lone_layer
+from shoal.core.pure_layers import check_layers, materialise, watched
 from shoal.core.rng import seeded
 from shoal.core.task import ModuleTask, QuadraticTask, Task, cross_entropy_rows, weighted_rows
 from shoal.core.types import Model, Pool
@@ -147,15 +147,29 @@ def task_of(config: Config, data: Dataset) -> ModuleTask:
     make = models.Blueprint.of(choice.name, data.shape, data.classes, options)
     weights = _class_weights(config, data)
     rows = cross_entropy_rows if weights is None else weighted_rows(weights)
+    sample = data.train.x[:2]
     with seeded(0):
         network = make()
+        materialise(network, sample)
     check_layers(network)
     # one of its own, as it will be trained: it is looked at in training mode
-    lone = lone_layer(deepcopy(network).to(torch.float32), data.train.x, data.classes)
-    low = torch.bfloat16 if config.precision == "bfloat16" else None
-    return ModuleTask(
-        make, rows, classes=data.classes, lone_layer=lone, shape=data.shape, autocast=low
+    seen = watched(deepcopy(network).to(torch.float32), sample, data.classes)
+    task = ModuleTask(
+        make,
+        rows,
+        classes=data.classes,
+        lone_layer=seen.lone_layer,
+        shape=data.shape,
+        autocast=torch.bfloat16 if config.precision == "bfloat16" else None,
+        draws=seen.draws,
+        sample=sample,
+        seed=config.seed,
     )
+    if choice.init == "random" or not task.frozen:
+        return task
+    tensors = _tensors(Path(choice.init))
+    _check_tensors(choice, tensors, {n: tuple(t.shape) for n, t in task.frozen.items()})
+    return task.holding(tensors)
 
 
 def _class_weights(config: Config, data: Dataset) -> torch.Tensor | None:
@@ -180,7 +194,15 @@ def initial_of(choice: ModelChoice, task: ModuleTask, seed: int) -> Model:
     tensors = _tensors(Path(choice.init))
     names = (*task.layout.names, *task.stats_layout.names)
     shapes = (*task.layout.shapes, *task.stats_layout.shapes)
-    for name, shape in zip(names, shapes, strict=True):
+    _check_tensors(choice, tensors, dict(zip(names, shapes, strict=True)))
+    return task.pack(tensors)
+
+
+def _check_tensors(
+    choice: ModelChoice, tensors: Mapping[str, torch.Tensor], wanted: Mapping[str, Any]
+) -> None:
+    """Names and shapes must be the model's own."""
+    for name, shape in wanted.items():
         found = tuple(tensors[name].shape) if name in tensors else None
         if found != shape:
             what = f"of shape {found}" if found is not None else "missing"
@@ -188,7 +210,6 @@ def initial_of(choice: ModelChoice, task: ModuleTask, seed: int) -> Model:
                 f"model.init: in {choice.init}, tensor {name!r} is {what}, but model "
                 f"{choice.name!r} needs {shape}"
             )
-    return task.pack(tensors)
 
 
 def _tensors(path: Path) -> dict[str, torch.Tensor]:
