@@ -54,9 +54,14 @@ def step_keys(
 
 @lru_cache(64)
 def _places(rows: int, width: int) -> Tensor:
-    """``place * golden`` for every word; nobody writes to it."""
+    """``place * golden`` for every word; nobody writes to it. A plain tensor, whatever transforms
+    and modes are on while it is made: it is used in others."""
     place = np.arange(rows * width, dtype=np.uint64) * np.uint64(_GOLDEN)
-    with torch.inference_mode(False):  # one that any mode can use; no operator of torch's is called
+    with (
+        torch.inference_mode(False),
+        torch._C._DisableFuncTorch(),
+        torch._C._DisableTorchDispatch(),
+    ):
         return torch.from_numpy(place.astype(np.int64).reshape(rows, width))
 
 
