@@ -10,10 +10,8 @@ import torch
 from support import SmallWorld
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.networks import ResNet
-from shoal.core.layer_draws import LayerDraws
 from shoal.core.task import ModuleTask, RowLoss, cross_entropy_rows
 from shoal.core.types import Input, Pool, joined_inputs
 
@@ -222,22 +220,3 @@ class OwnWorld(SmallWorld):
         return Pool(*self.own.rows(2 * total, source))
 
     pool: Any = field(init=False, repr=False, compare=False)
-
-
-class Answering(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Answers the operators that draw, below everything that torch makes of a layer, with the
-    numbers of a key."""
-
-    def __init__(self, key: Tensor) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.draws = LayerDraws(key)
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.ops.aten.bernoulli_.float:
-            target, share = args[:2]
-            return target.copy_(self.draws.kept(target.shape, share, target))
-        if func is torch.ops.aten.bernoulli.default:
-            drawn = self.draws.uniform(args[0].shape, torch.float64)
-            return (drawn < args[0]).to(args[0].dtype)
-        assert torch.Tag.nondeterministic_seeded not in func.tags or "attention" in str(func), func
-        return func(*args, **(kwargs or {}))

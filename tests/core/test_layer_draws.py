@@ -8,12 +8,12 @@ from functools import partial
 
 import pytest
 import torch
-from own_networks import Answering
 from torch import Tensor, nn
 from torch.func import vmap
 from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention as attention
 
+from fuzz.by_hand import Answering
 from shoal.core.layer_draws import LayerDraws, step_keys
 from shoal.core.rng import Purpose, fold, seeded
 
@@ -54,9 +54,11 @@ def test_shares_and_moments() -> None:
 
 def test_rows_that_follow_change_nothing() -> None:
     like = torch.empty(0)
-    for shape in ((5,), (5, 7), (5, 3, 2)):
-        few, many = (LayerDraws(KEY).kept((n, *shape[1:]), 0.5, like) for n in (5, 9))
+    for shape in ((), (7,), (3, 2)):
+        few, many = (LayerDraws(KEY, n).kept((n, *shape), 0.5, like) for n in (5, 9))
         assert torch.equal(few, many[:5])
+    few, many = (LayerDraws(KEY, n).kept((7, n, 3), 0.5, like) for n in (5, 9))  # time first
+    assert torch.equal(few, many[:, :5])
 
 
 class Attends(nn.Module):
@@ -127,7 +129,7 @@ def test_as_torch_does_it(kind: str) -> None:
         net = DROPPED[kind]().to(DOUBLE)
     x = torch.randn(3, 5, 8, generator=torch.Generator().manual_seed(0), dtype=DOUBLE)
     found = []
-    for mode in (LayerDraws(KEY), Answering(KEY)):
+    for mode in (LayerDraws(KEY, 3), Answering(KEY, 3)):
         given = x.clone().requires_grad_()
         with mode:
             said = net(given * 1.0)

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from own_networks import NETWORKS, Answering, Own, OwnWorld
+from own_networks import NETWORKS, Own, OwnWorld
 from support import play, settings_for
 from torch import Tensor, nn
 
+from fuzz.by_hand import Answering
 from shoal import catalog
 from shoal.core.pure_layers import logits_and_features
 from shoal.core.rng import seeded
@@ -56,7 +57,7 @@ def by_hand(own: Own, world: OwnWorld, task: ModuleTask, settings: Any) -> dict[
     """FedAvg in plain torch: modules in training mode, ``backward``, ``torch.optim.SGD``."""
     federation = Federation.fresh(settings, task.initial(settings.seed), world.at(0), RATE)
     with seeded(settings.seed):
-        module = task._built(settings.seed).double()
+        module = task.built(settings.seed).double()
     module.train()
     for name in task.rests:
         module.get_submodule(name).eval()
@@ -76,7 +77,7 @@ def by_hand(own: Own, world: OwnWorld, task: ModuleTask, settings: Any) -> dict[
                     real = slice(None) if batch.weight is None else batch.weight > 0
                     x, y = batch.x[real], batch.y[real]
                     optimizer.zero_grad()
-                    with Answering(torch.tensor(0) if batch.key is None else batch.key):
+                    with Answering(batch.key, len(x)):
                         said = module(**split_inputs(x, own.inputs)) if own.inputs else module(x)
                         loss = own.loss(logits_and_features(said)[0], y).mean()
                     loss.backward()
