@@ -25,7 +25,9 @@ class Dataset(NamedTuple):
     gives per row, pixel or position. ``shape`` is that of one sample; ``group`` and
     ``test_group`` give the natural client of each row where the data has one. ``vocabulary`` is
     the number of different tokens where samples are sequences of token numbers, and ``words`` a
-    digest of which they are. ``options`` are those that :func:`load` was called with.
+    digest of which they are. ``options`` are those that :func:`load` was called with. ``names``
+    are those of the natural clients, by group number; ``notes`` is what a user should know of how
+    rows were read.
     """
 
     name: str
@@ -39,6 +41,8 @@ class Dataset(NamedTuple):
     words: str | None = None
     options: tuple[tuple[str, Any], ...] = ()
     target: Target = "class"
+    names: tuple[str, ...] | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def outputs(self) -> int | None:
@@ -89,8 +93,8 @@ def about(name: str) -> About:
 
 
 def whole() -> list[str]:
-    """:func:`names` without the domains of others."""
-    return [name for name in names() if ":" not in name]
+    """:func:`names` without the domains of others, and rows that no file has."""
+    return [name for name in names() if ":" not in name and name != "memory"]
 
 
 def function(name: str) -> Source:
