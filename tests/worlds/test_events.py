@@ -86,7 +86,7 @@ def test_diurnal_availability_follows_the_clock() -> None:
     still = spec | {"available": {"name": "diurnal", "amplitude": 0, "spread": 0}}
     assert build(still, DIGITS, seed=0).available == Diurnal(0, 0.5, 0.0, 24.0, 0.0)
     for amplitude in (-0.1, 1.1):
-        with pytest.raises(UserError, match=rf"is {amplitude}; it must be at least 0 and at most 1"):
+        with pytest.raises(UserError, match=rf"is {amplitude}; it must be at least 0 and"):
             build(spec | {"available": {"name": "diurnal", "amplitude": amplitude}}, DIGITS, seed=0)
     spread = Diurnal(0, 0.4, 0.8, 24.0, 1.0)
     ids = np.arange(4000, dtype=np.int32)
