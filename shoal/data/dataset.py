@@ -154,7 +154,7 @@ def _bad_rows(values: Tensor) -> Tensor:
         return torch.zeros(len(values), dtype=torch.bool, device=values.device)
     flat = values.reshape(len(values), -1)
     step = max(1, (1 << 20) // max(1, flat.size(1)))
-    return torch.cat([_not_finite(part) for part in flat.split(step)])
+    return torch.cat([_not_finite(part) for part in torch.split(flat, step)])
 
 
 def _not_finite(rows: Tensor) -> Tensor:
