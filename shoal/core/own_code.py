@@ -31,7 +31,7 @@ _loaded: dict[str, tuple[ModuleSpec | None, str]] = {}  # digests as they were i
 _folders: list[str] = []  # that the user pointed at
 
 
-class Source(NamedTuple):
+class CodeSource(NamedTuple):
     """Where a module comes from (the file, or the folder of the package that it is in), and the
     digest of that. Nothing of it has been run to know this."""
 
@@ -112,7 +112,7 @@ def import_module(key: str, module: str) -> ModuleType:
     return loaded
 
 
-def source_of(key: str, module: str) -> Source:
+def source_of(key: str, module: str) -> CodeSource:
     """Where a module is, without running anything of it."""
     importlib.invalidate_caches()  # it may have been written a moment ago
     top = module.partition(".")[0]
@@ -130,9 +130,9 @@ def source_of(key: str, module: str) -> Source:
                         "them another name")  # fmt: skip
     if places:
         place = next(iter(places))
-        return Source(top, place, _digest(place))
+        return CodeSource(top, place, _digest(place))
     if any(specs):
-        return Source(top, None, "")  # built into Python
+        return CodeSource(top, None, "")  # built into Python
     where = "".join(f" nor in {folder}" for folder in _folders)
     raise UserError(
         f"{key}: module {top!r} is neither installed{where}; put it beside the config, or point at "
@@ -211,7 +211,7 @@ def _is_meant(found: Callable[..., Any], makes: type) -> bool:
     )
 
 
-def _reason(error: BaseException, source: Source) -> str:
+def _reason(error: BaseException, source: CodeSource) -> str:
     """What went wrong, and in which line of the user's files."""
     what = " ".join(f"{type(error).__name__}: {error}".split())
     if isinstance(error, SyntaxError) or source.file is None:
@@ -222,7 +222,7 @@ def _reason(error: BaseException, source: Source) -> str:
 
 
 __all__ = [
-    "Source",
+    "CodeSource",
     "adopt",
     "file_of",
     "import_module",
