@@ -1,20 +1,38 @@
-"""What ``run`` and ``resume`` share."""
+"""What ``run``, ``resume`` and other commands that play share."""
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import typer
 
 from shoal.cli.progress import Progress, closing_line
+from shoal.core.own_code import import_first, look_in
 from shoal.engines.choose import engine_line
 from shoal.reports.loggers import Loggers
+from shoal.runs.directory import RunDir
 from shoal.runs.run import DurableRun
 
 INTERRUPTED = 130
+
+
+def find_code(imports: Sequence[str], *folders: Path) -> None:
+    """Where a config's own code may come from: the working directory, these folders (but never from
+    a run's), and what ``--import`` says, of which modules are imported at once."""
+    look_in(*(folder for folder in (Path.cwd(), *folders) if not RunDir(folder).is_run))
+    for text in imports:
+        place = Path(text)
+        if place.is_dir() and not (place / "__init__.py").exists():
+            look_in(place)
+        elif place.suffix == ".py" or place.is_dir():
+            look_in(place.resolve().parent)
+            import_first(place.resolve().stem)
+        else:
+            import_first(text)
 
 
 def play(run: DurableRun, loggers: Sequence[str] = (), verbose: bool = False) -> None:

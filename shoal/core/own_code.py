@@ -21,13 +21,15 @@ from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from shoal.core.errors import UserError, suggestion
 
+T = TypeVar("T")
 _FORM = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 _told: set[str] = set()  # modules that this process, or the one that started it, has named
 _loaded: dict[str, tuple[ModuleSpec | None, str]] = {}  # digests as they were imported
+_first: set[str] = set()  # modules of --import
 _folders: list[str] = []  # that the user pointed at
 
 
@@ -87,12 +89,31 @@ def resolve(key: str, name: str, makes: type | None = None) -> Callable[..., Any
     return made
 
 
+def called(key: str, name: str, function: Callable[..., Any], makes: type[T], **given: Any) -> T:
+    """What a function of the user's makes of keyword arguments, if it takes them and it does."""
+    try:
+        signature = inspect.signature(function)
+        signature.bind(**given)
+    except (TypeError, ValueError) as error:
+        takes = f"takes {signature}" if isinstance(error, TypeError) else "cannot be called"
+        raise UserError(f"{key}: {name!r} {takes}: {error}") from None
+    try:
+        made = function(**given)
+    except UserError:
+        raise
+    except Exception as error:
+        reason = _reason(error, source_of(key, name.partition(":")[0]))
+        raise UserError(f"{key}: {name!r} fails ({reason})") from error
+    if not isinstance(made, makes):
+        raise UserError(f"{key}: {name!r} must make a {makes.__name__}, and makes a "
+                        f"{type(made).__name__}")  # fmt: skip
+    return made
+
+
 def import_module(key: str, module: str) -> ModuleType:
     """The module, imported after its file has been told."""
     source = source_of(key, module)
-    if source.module not in _told and source.file is not None:
-        _told.add(source.module)
-        print(f"shoal: runs code of {source.module} ({source.file})", file=sys.stderr)
+    tell(source)
     try:
         loaded = importlib.import_module(module)
     except KeyboardInterrupt:
@@ -134,10 +155,15 @@ def source_of(key: str, module: str) -> CodeSource:
     if any(specs):
         return CodeSource(top, None, "")  # built into Python
     where = "".join(f" nor in {folder}" for folder in _folders)
-    raise UserError(
-        f"{key}: module {top!r} is neither installed{where}; put it beside the config, or point at "
-        "its folder with --import FOLDER"
-    )
+    raise UserError(f"{key}: module {top!r} is neither installed{where}; point at its folder with "
+                    "--import FOLDER")  # fmt: skip
+
+
+def tell(source: CodeSource) -> None:
+    """Name a file that is about to run, once in a process."""
+    if source.module not in _told and source.file is not None:
+        _told.add(source.module)
+        print(f"shoal: runs code of {source.module} ({source.file})", file=sys.stderr)
 
 
 def told() -> list[str]:
@@ -145,10 +171,24 @@ def told() -> list[str]:
     return sorted(_told)
 
 
-def adopt(path: Iterable[str], modules: Iterable[str]) -> None:
-    """In a process that another has started: its ``sys.path`` and :func:`told`."""
+def imported_first() -> list[str]:
+    """Modules that ``--import`` named: what they register counts in other processes too."""
+    return sorted(_first)
+
+
+def import_first(module: str) -> None:
+    """Import a module that the user named, for what it registers."""
+    import_module("--import", module)
+    _first.add(module)
+
+
+def adopt(path: Iterable[str], modules: Iterable[str], first: Iterable[str]) -> None:
+    """In a process that another has started: its ``sys.path``, :func:`told` and
+    :func:`imported_first`."""
     sys.path += [folder for folder in path if folder not in sys.path]
     _told.update(modules)
+    for module in first:
+        import_first(module)
 
 
 def is_users(module: ModuleType) -> bool:
@@ -164,6 +204,18 @@ def file_of(module: ModuleType) -> Path | None:
     except TypeError:
         return None
     return Path(found) if found and Path(found).exists() else None
+
+
+def file_of_name(module: str) -> Path | None:
+    """The file of a module by its dotted name, without importing anything; None if it is not found
+    so."""
+    top, *inner = module.split(".")
+    spec = _spec(top)
+    place = None if spec is None else _place(spec)
+    if place is None or not inner:
+        return place if place is None or place.is_file() else place / "__init__.py"
+    path = place.joinpath(*inner)
+    return next((f for f in (path.with_suffix(".py"), path / "__init__.py") if f.exists()), None)
 
 
 def _is_users(file: Path) -> bool:
@@ -224,12 +276,17 @@ def _reason(error: BaseException, source: CodeSource) -> str:
 __all__ = [
     "CodeSource",
     "adopt",
+    "called",
+    "import_first",
+    "imported_first",
     "file_of",
+    "file_of_name",
     "import_module",
     "is_own",
     "is_users",
     "look_in",
     "resolve",
     "source_of",
+    "tell",
     "told",
 ]

@@ -9,6 +9,7 @@ from functools import wraps
 from typing import Any, ParamSpec
 
 from shoal.core.errors import UserError
+from shoal.core.own_code import called, is_own, resolve
 from shoal.core.setting_types import check_arguments
 from shoal.methods.method import Method
 
@@ -111,6 +112,8 @@ def build(spec: Spec) -> Method:
 
 
 def _one(name: str, settings: Mapping[str, Any]) -> Method:
+    if name not in METHODS and is_own(name):
+        return called("method", name, resolve("method", name, Method), Method, **settings)
     if name not in METHODS:
         near = difflib.get_close_matches(name, METHODS, n=1, cutoff=0.4)
         hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(METHODS))}"
@@ -157,9 +160,9 @@ def _all_settings(name: str, settings: dict[str, Any], epochs: int | None) -> di
 
 
 def _defaults(name: str) -> dict[str, Any]:
-    """The settings that a method of the catalog has when nothing is said, as JSON values."""
+    """The settings that a method has when nothing is said, as JSON values."""
     if name not in METHODS:
-        return {}
+        return defaults_of(resolve("method", name, Method)) if is_own(name) else {}
     return defaults_of(METHODS[name])
 
 
