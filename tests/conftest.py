@@ -28,8 +28,7 @@ class OwnFolder:
         """As a new process would begin."""
         from shoal.core import own_code
 
-        for state in (own_code._told, own_code._loaded, own_code._folders, own_code._first):
-            state.clear()
+        own_code._known = own_code.Known()
         sys.path[:] = [p for p in sys.path if not Path(p).is_relative_to(self.path)]
         for name, module in list(sys.modules.items()):
             if str(self.path) in str(getattr(module, "__file__", "")):

@@ -1,10 +1,9 @@
 """The command line; commands import what they need when they run.
 
 - app       the table of commands
-- play      what run and resume share; it needs torch, the commands do not
+- play      what commands that play share; it needs torch, the commands do not
 - run       ``shoal run``, ``shoal resume``, ``shoal demo``
 - demo      what ``shoal demo`` plays
-- progress  what a terminal shows while something runs
 - sweep     ``shoal sweep``, ``shoal tune``
 - reports   ``shoal report``, ``shoal watch``, ``shoal compare``
 - listings  ``shoal methods``, ``shoal data``, ``shoal world``

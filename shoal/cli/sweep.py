@@ -39,7 +39,7 @@ def sweep(
     from rich.console import Console
 
     from shoal.cli.play import find_code
-    from shoal.cli.progress import SweepProgress
+    from shoal.reports.progress import SweepProgress
     from shoal.runs.directory import RunDir
     from shoal.runs.sweep import play_all
     from shoal.runs.sweep.grid import read_sweep, table

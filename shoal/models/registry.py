@@ -72,7 +72,7 @@ def build(name: str, shape: Sequence[int], classes: int, **options: Any) -> nn.M
     if classes < 1:
         raise UserError(f"model {name!r} needs at least 1 class, not {classes!r}.")
     if name not in _MODELS:
-        return _own(name, make, size, classes, options)
+        return build_own(name, make, size, classes, options)
     known = list(inspect.signature(make).parameters)[2:]
     for option in options:
         if option not in known:
@@ -80,7 +80,7 @@ def build(name: str, shape: Sequence[int], classes: int, **options: Any) -> nn.M
     return make(size, classes, **options)
 
 
-def _own(
+def build_own(
     name: str, make: Callable[..., nn.Module], size: Shape, classes: int, options: dict[str, Any]
 ) -> nn.Module:
     """A network of ``module:name``: the data fill parameters that are called so, the rest are
@@ -133,13 +133,18 @@ class Blueprint:
     shape: Shape
     classes: int
     options: tuple[tuple[str, Any], ...] = field(default=(), hash=False)
+    own: Callable[..., nn.Module] | None = None  # behind module:name
 
     @classmethod
     def of(cls, name: str, shape: Shape, classes: int, options: Mapping[str, Any]) -> Blueprint:
-        return cls(name, tuple(shape), classes, tuple((k, _fixed(v)) for k, v in options.items()))
+        fixed = tuple((k, _fixed(v)) for k, v in options.items())
+        return cls(name, tuple(shape), classes, fixed, None if name in _MODELS else maker(name))
 
     def __call__(self) -> nn.Module:
-        return build(self.name, self.shape, self.classes, **dict(self.options))
+        options = dict(self.options)
+        if self.own is not None:
+            return build_own(self.name, self.own, self.shape, self.classes, options)
+        return build(self.name, self.shape, self.classes, **options)
 
 
 def _fixed(value: Any) -> Any:

@@ -13,6 +13,7 @@ from small_runs import content, rounds
 
 from shoal.cli import call
 from shoal.core.files import dump_json
+from shoal.reports.watch.runs import Runs
 from shoal.runs.run import DurableRun
 
 MODULE = """
@@ -168,12 +169,7 @@ def test_what_only_looks_imports_nothing(
     monkeypatch.chdir(own_folder.path)
     assert call(["compare", str(run), str(run), "-o", str(tmp_path / "c.png")]) == 0
     assert call(["report", str(run)]) == 0
-    from starlette.testclient import TestClient
-
-    from shoal.reports.watch.app import make_app
-
-    with TestClient(make_app(tmp_path)) as page:
-        assert page.get("/").status_code == 200
+    assert Runs(tmp_path).page("run")["card"]["done"] == 3
 
 
 def test_a_sweep_imports_it_in_its_workers_and_names_it_once(
@@ -212,7 +208,7 @@ def test_a_module_of_import_registers_what_a_config_calls_by_its_own_name(
     [
         ({"model": "ourmods:Nett"}, r"model: module 'ourmods' has no 'Nett'; did you mean 'Net'\?"),
         ({"model": {"name": "ourmods:Net", "deep": 3}}, r"takes \(classes, width=6\): got an "
-         " unexpected keyword argument 'deep'"),
+         "unexpected keyword argument 'deep'"),
         ({"model": {"name": "ourmods:Net", "width": "x"}}, r"'ourmods:Net' fails \(TypeE"),
         ({"model": "ourmods:load"}, "'ourmods:load' must make a Module, and makes a tuple"),
         ({"model": "ourmods:Seen"}, "missing a required argument: 'deltas'"),

@@ -9,7 +9,7 @@ import pytest
 from reports.made_runs import record
 
 from shoal.cli import progress
-from shoal.cli.progress import Live, sparkline
+from shoal.reports.progress import Live, sparkline
 
 
 def played(rounds: int) -> Live:

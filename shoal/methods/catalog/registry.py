@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import replace
 from functools import wraps
 from typing import Any, ParamSpec
 
@@ -74,7 +75,9 @@ def entry(function: Callable[Settings, Method]) -> Callable[Settings, Method]:
     @wraps(function)
     def checked(*args: Settings.args, **kwargs: Settings.kwargs) -> Method:
         given = signature.bind(*args, **kwargs).arguments
-        return function(**check_arguments(f"method: {name}", function, given))  # type: ignore[call-arg]
+        made = function(**check_arguments(f"method: {name}", function, given))  # type: ignore[call-arg]
+        settings = {key: plain(value) for key, value in given.items()}
+        return replace(made, spec=({name: settings},)) if _is_plain(settings) else made
 
     METHODS[name] = checked
     return checked
