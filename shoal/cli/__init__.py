@@ -18,6 +18,7 @@ from collections.abc import Sequence
 
 from shoal.cli.app import app
 from shoal.core.errors import UserError, shown
+from shoal.core.own_code import looking
 
 BAD_INPUT, ABANDONED, DIVERGED, INTERRUPTED = 2, 3, 5, 130
 
@@ -33,7 +34,8 @@ def call(args: Sequence[str]) -> int:
     from typer.main import get_command
 
     try:
-        result = get_command(app).main(list(args), prog_name="shoal", standalone_mode=False)
+        with looking():
+            result = get_command(app).main(list(args), prog_name="shoal", standalone_mode=False)
         return result if isinstance(result, int) else 0
     except UserError as error:
         return _say(str(error), BAD_INPUT)

@@ -16,7 +16,8 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
@@ -76,6 +77,16 @@ def look_in(*folders: str | Path) -> None:
         for known in (_known.folders, sys.path):
             if path not in known:
                 known.append(path)
+
+
+@contextmanager
+def looking() -> Iterator[None]:
+    """Folders that are pointed at inside count inside only."""
+    folders, path = list(_known.folders), list(sys.path)
+    try:
+        yield
+    finally:
+        _known.folders, sys.path[:] = folders, path
 
 
 def resolve(key: str, name: str, makes: type | None = None) -> Callable[..., Any]:
