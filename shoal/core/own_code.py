@@ -28,6 +28,7 @@ from typing import Any, NamedTuple, TypeVar
 from shoal.core.errors import UserError, suggestion
 
 T = TypeVar("T")
+MAIN = ("__main__", "__mp_main__")  # a script, and in a process that multiprocessing spawned
 _FORM = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 
@@ -67,7 +68,7 @@ def is_own(name: str) -> bool:
 
 def is_in_a_file(name: str) -> bool:
     """Whether another process, too, finds what ``module:name`` means."""
-    return _FORM.fullmatch(name) is not None and not name.startswith("__main__:")
+    return _FORM.fullmatch(name) is not None and name.partition(":")[0] not in MAIN
 
 
 def look_in(*folders: str | Path) -> None:
@@ -136,7 +137,7 @@ def named(key: str, found: Callable[..., Any], *, by_name: bool = False) -> str:
         raise UserError(f"{key}: {found!r} must be a function or a class, or their module:name")
     module = found.__module__
     main = sys.modules.get("__main__")
-    if module == "__main__" and (file := getattr(main, "__file__", None)):
+    if module in MAIN and (file := getattr(main, "__file__", None)):
         spec = getattr(main, "__spec__", None)  # of ``python -m``
         module = spec.name if spec is not None else Path(file).stem
     name = f"{module}:{found.__qualname__}"
@@ -208,8 +209,8 @@ def source_of(key: str, module: str) -> CodeSource:
     """Where a module is, without running anything of it."""
     importlib.invalidate_caches()  # it may have been written a moment ago
     top = module.partition(".")[0]
-    if top == "__main__":
-        raise UserError(f"{key}: __main__ is whatever runs; write the name of its file")
+    if top in MAIN:
+        raise UserError(f"{key}: {top} is whatever runs; write the name of its file")
     if top == "shoal":
         raise UserError(
             f"{key}: what is in shoal has names of its own; write them without a module"

@@ -8,7 +8,7 @@ import sys
 import pytest
 from reports.made_runs import record
 
-from shoal.cli import progress
+from shoal.reports import progress
 from shoal.reports.progress import Live, sparkline
 
 
