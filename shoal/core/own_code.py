@@ -19,6 +19,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from pathlib import Path
@@ -223,7 +224,7 @@ def source_of(key: str, module: str) -> CodeSource:
                         "them another name")  # fmt: skip
     if places:
         place = next(iter(places))
-        return CodeSource(top, place, _digest(place))
+        return CodeSource(top, place, _digest(place) if _is_users(place) else _lasting(place))
     if any(specs):
         return CodeSource(top, None, "")  # built into Python
     where = "".join(f" nor in {folder}" for folder in _known.folders)
@@ -318,6 +319,9 @@ def _digest(place: Path) -> str:
         inner = hashlib.sha256(file.read_bytes()).hexdigest()
         seen.update(f"{file.relative_to(place).as_posix()} {inner}\n".encode())
     return seen.hexdigest()
+
+
+_lasting = cache(_digest)  # what is installed stays while a process lives, and may be large
 
 
 def _is_meant(found: Callable[..., Any], makes: type) -> bool:
