@@ -107,7 +107,7 @@ def test_a_run_of_own_code_is_resumed_to_the_same_bits_from_where_its_code_is_po
     interrupted(config, run, monkeypatch)
     own_folder.forget()
     assert call(["resume", str(run)]) == 2, "beside the config of the run is no place for code"
-    assert "module 'ourmods' is neither installed nor" in capfd.readouterr().err
+    assert "module 'ourmods' is not installed, nor" in capfd.readouterr().err
     assert call(["resume", str(run), "--import", str(own_folder.path)]) == 0
     assert content(run) == content(whole)
     # the config of a run can be run again
@@ -156,7 +156,7 @@ def test_code_inside_a_run_directory_is_not_run(
     monkeypatch.chdir(run)
     assert call(["resume", "."]) == 2
     assert call(["run", str(run / "config.yaml"), "-o", str(tmp_path / "b")]) == 2
-    assert capfd.readouterr().err.count("neither installed") == 2
+    assert capfd.readouterr().err.count("is not installed") == 2
 
 
 def test_what_only_looks_imports_nothing(
@@ -218,7 +218,7 @@ def test_a_module_of_import_registers_what_a_config_calls_by_its_own_name(
         ({"method": "ourmods:UnitUpdate"}, "'ourmods:UnitUpdate' must make a Method, and makes a "
          "UnitUpdate"),
         ({"method": {"ourmods:unit_update": {"size": 1}}}, "unexpected keyword argument 'size'"),
-        ({"method": "ourmodz:f"}, "method: module 'ourmodz' is neither installed nor in"),
+        ({"method": "ourmodz:f"}, "method: module 'ourmodz' is not installed, nor in"),
         ({"evaluate": {"metrics": ["ourmods:load"]}}, "must make a number of outputs"),
     ],
 )  # fmt: skip
