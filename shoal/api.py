@@ -94,7 +94,7 @@ def run(
     force: bool = False,
     log: Sequence[str] | str = (),
     progress: bool = False,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Sequence[Callback] | Callback = (),
     **config: Any,
 ) -> Result:
     """Run a method in a world: in memory, or with ``out`` in a directory, as ``shoal run`` does.
@@ -110,7 +110,7 @@ def run(
     force: replace an earlier run there.
     log: loggers of the directory: csv, tensorboard, mlflow, wandb.
     progress: show on stderr where the run is.
-    callbacks: functions that are told the record of every round.
+    callbacks: a function, or several, told the record of every round.
 
     >>> result = run(problem={"a": [1, 2], "b": [2, -1], "n": [1, 3], "w0": [1], "rounds": 2},
     ...              client_weights="equal", local={"epochs": 2, "lr": 0.1}, engine="loop")
@@ -121,6 +121,7 @@ def run(
         raise UserError("the module that is imported starts a run; write what starts it under "
                         "if __name__ == '__main__':")  # fmt: skip
     durable = out is not None
+    watchers = [callbacks] if callable(callbacks) else list(callbacks)
     values: dict[str, Any] = {"seed": seed, **config}
     built_world, built_method = None, None
     if isinstance(world, str | Mapping):
@@ -138,7 +139,7 @@ def run(
     if out is None:
         if log:
             raise UserError("log: loggers follow a run in a directory; say which with out=")
-        return play(build(checked, built_method, built_world), progress, callbacks)
+        return play(build(checked, built_method, built_world), progress, watchers)
     loggers = check([log] if isinstance(log, str) else log)
     _check_readable(checked)
     RunDir(Path(out)).check_free(force)
@@ -147,7 +148,7 @@ def run(
         raise UserError("world: a config cannot say this world, so a run of it could not be "
                         "resumed; give its spec, or leave out out=")  # fmt: skip
     made = DurableRun.create(Path(out), checked, force, planned=lambda _: plan)
-    return _played(made, loggers, progress, callbacks)
+    return _played(made, loggers, progress, watchers)
 
 
 def resume(
@@ -155,7 +156,7 @@ def resume(
     *,
     log: Sequence[str] | str = (),
     progress: bool = False,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Sequence[Callback] | Callback = (),
     accept_code: bool = False,
     changes: Sequence[str] = (),
 ) -> Result:
@@ -165,7 +166,8 @@ def resume(
     """
     loggers = check([log] if isinstance(log, str) else log)
     found = DurableRun.resume(Path(directory), _say, changes=changes, accept_code=accept_code)
-    return _played(found, loggers, progress, callbacks)
+    watchers = [callbacks] if callable(callbacks) else list(callbacks)
+    return _played(found, loggers, progress, watchers)
 
 
 def _say(text: str) -> None:
