@@ -207,7 +207,7 @@ def _in_words(values: Mapping[str, Any], durable: bool) -> dict[str, Any]:
 def _check_readable(config: Config) -> None:
     """Refuse to write a config that nobody could read back."""
     for key, name in own_names(config):
-        if key != "evaluate.metrics" and not is_in_a_file(name):
+        if not is_in_a_file(name):
             raise UserError(
                 f"{key}: no config can say {name}, so the run cannot be saved; give the function "
                 "that makes it, at the top of a module of its own"

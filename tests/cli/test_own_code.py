@@ -186,7 +186,10 @@ def test_a_sweep_imports_it_in_its_workers_and_names_it_once(
 
 
 def test_a_module_of_import_registers_what_a_config_calls_by_its_own_name(
-    own_folder: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    own_folder: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     from shoal.models import registry
 
@@ -201,6 +204,17 @@ def test_a_module_of_import_registers_what_a_config_calls_by_its_own_name(
     assert call(["run", str(path), "-o", str(tmp_path / "a"), "--import", str(module)]) == 0
     origin = json.loads((tmp_path / "a" / "origin.json").read_text())
     assert set(origin["modules"]) == {"registers"}
+    sweep = own_folder.write("s.yaml", dump_json({"base": "by_name.yaml", "grid": {"seed": [0]}}))
+    runs = tmp_path / "runs"
+    assert call(["sweep", str(sweep), "-o", str(runs), "--import", str(module)]) == 0
+    assert content(runs / "seed0") == content(tmp_path / "a")
+    (tmp_path / "a" / "summary.json").unlink()
+    registry._MODELS.pop("tiny")
+    capfd.readouterr()
+    assert call(["resume", str(tmp_path / "a")]) == 2
+    assert "'tiny' is not known here; it was registered by code of registers" in (
+        capfd.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(
