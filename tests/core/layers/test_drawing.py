@@ -15,7 +15,7 @@ from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention as attention
 
 from fuzz.by_hand import Answering
-from shoal.core.layer_draws import LayerDraws, step_keys
+from shoal.core.layers.drawing import LayerDraws, step_keys
 from shoal.core.rng import Purpose, bits, fold, seeded
 
 DOUBLE = torch.float64
