@@ -164,6 +164,7 @@ def task_of(config: Config, data: Dataset) -> ModuleTask:
         shape=data.shape,
         autocast=torch.bfloat16 if config.precision == "bfloat16" else None,
         draws=seen.draws,
+        draws_by_row=seen.by_row,
         sample=sample,
         seed=config.seed,
     )
