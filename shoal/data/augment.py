@@ -41,7 +41,7 @@ class Augment:
             return None
         given: dict[str, int] = {}
         for one in asked:
-            given |= {"flip": 1} if isinstance(one, str) else {**one}
+            given.update({"flip": 1} if isinstance(one, str) else one.items())
         return cls(given.get("crop", 0), "flip" in given, given.get("cutout", 0))
 
     def check(self, shape: Sequence[int] | None, kind: torch.dtype) -> None:
