@@ -11,7 +11,7 @@ import torch
 from shoal.config.schema import Config, from_mapping
 from shoal.config.subject import (
     Subject,
-    check_classes,
+    check_target,
     complete_data,
     complete_model,
     dataset_of,
@@ -22,6 +22,7 @@ from shoal.config.subject import (
     world_of,
 )
 from shoal.core.errors import UserError, concerning
+from shoal.metrics.losses import outputs_shape
 from shoal.core.old_names import OF_MEMBERS
 from shoal.core.task import Task
 from shoal.core.types import Model, Pool
@@ -33,7 +34,7 @@ from shoal.methods.catalog.registry import build_method, complete
 from shoal.methods.method import Method
 from shoal.methods.parts.local_optimizers import Adam, Sgd
 from shoal.methods.slots import Part
-from shoal.metrics.functions import OF_CLASSES, check_own, metric
+from shoal.metrics.functions import DEFAULTS, FITTING, METRICS, check_names, check_own
 from shoal.rounds.orders import LONG, bounded, check_rounds
 from shoal.rounds.state import Rates, Settings
 from shoal.rounds.uploads import Guard
@@ -117,13 +118,13 @@ def build(
     initial = subject.initial if task is subject.task else task.initial(config.seed)
     initial = initial.to(device)
     with concerning("evaluate"):
+        check_names(config.evaluate.metrics)
         for name in config.evaluate.metrics:
-            metric(name)  # a name that is not known
-            if config.problem is not None and name in OF_CLASSES:
+            if config.problem is not None and name in METRICS and name not in FITTING["number"]:
                 raise UserError(f"evaluate.metrics: {name} is for classes, which a problem has not")
         test = getattr(subject.world, "test_pool", None)
-        if isinstance(test, Pool) and len(test.y) and subject.task.classes is not None:
-            check_own(config.evaluate.metrics, test.y, subject.task.classes)
+        if isinstance(test, Pool) and len(test.y) and subject.outputs:
+            check_own(config.evaluate.metrics, test.y, subject.outputs)
         _check_own(config, subject.world)
     with concerning("participation"):
         _check_participation(config, subject.world.at(0))
@@ -241,7 +242,10 @@ def _subject(
     with concerning("data"):
         data = on_device(data if data is not None else dataset_of(config), config.device)
         config = _with(config, data=complete_data(config))
-        check_classes(data, config.evaluate.metrics)
+        check_target(data, config.evaluate.metrics)
+        if not config.evaluate.metrics and DEFAULTS[data.target]:
+            rules = {**config.evaluate.model_dump(), "metrics": DEFAULTS[data.target]}
+            config = _with(config, evaluate=rules)
     with concerning("model"):
         task = task_of(config, data)
         initial = initial_of(config.model, task, config.seed)
@@ -256,7 +260,8 @@ def _subject(
             )
         if config.world.name != "saved" and (settled := getattr(made, "settled", None)):
             config = _with(config, world=settled)
-        return config, Subject(task, made, initial)
+        shape = outputs_shape(data.target, data.outputs or 1, data.train.y)
+        return config, Subject(task, made, initial, shape)
 
 
 def _check_own(config: Config, world: World) -> None:

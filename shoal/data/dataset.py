@@ -41,6 +41,12 @@ class Dataset(NamedTuple):
     target: Target = "class"
 
     @property
+    def label_classes(self) -> int | None:
+        """The number of classes where a row has one class; worlds and methods that deal with
+        classes go by it."""
+        return self.classes if self.target == "class" else None
+
+    @property
     def outputs(self) -> int | None:
         """How many numbers a network gives per row (pixel, position): ``classes``, or for numbers
         the width of ``y``; None where neither is known."""

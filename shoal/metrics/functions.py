@@ -1,44 +1,54 @@
-"""Further metrics by name: AUC, F1, regression errors, or a function of the user's.
+"""Further metrics by name: AUC, F1, errors of numbers, IoU, perplexity, or the user's function.
 
-A metric is ``(outputs, labels) -> number``: the model's outputs (``[n, classes]`` logits, or one
-column for regression) and the labels of all rows, as tensors on the CPU.
+A metric is ``(outputs, labels) -> number``: the model's outputs (:mod:`shoal.metrics.losses` has their
+shapes) and the labels of all rows, as tensors on the CPU. Higher is better, unless ``LOWER`` says
+otherwise, or a function of the user's has the attribute ``better = "lower"``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from importlib import import_module
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from shoal.core.errors import UserError
+from shoal.core.task import cross_entropy_rows
+from shoal.metrics.losses import like_outputs
+from shoal.core.old_names import OF_MEMBERS
+from shoal.core.types import Target
 
 Metric = Callable[[Tensor, Tensor], float]
 
 
 def auc(outputs: Tensor, labels: Tensor) -> float:
-    """Area under the ROC curve of the softmax of the outputs; with more than two classes the
-    plain mean over classes, one against the rest, of those that have both kinds of rows."""
+    """Area under the ROC curve of the softmax of the outputs; with more than two classes (or
+    several labels) the plain mean over them, one against the rest, of those that have both kinds of
+    rows."""
     from sklearn.metrics import roc_auc_score
 
-    shares = torch.softmax(outputs.double(), -1)
-    classes = range(1, 2) if shares.shape[-1] == 2 else range(shares.shape[-1])
+    several = labels.dim() == 2
+    shares = torch.sigmoid(outputs.double()) if several else torch.softmax(outputs.double(), -1)
+    classes = range(1, 2) if shares.shape[-1] == 2 and not several else range(shares.shape[-1])
     found = []
     for c in classes:
-        mine = labels == c
+        mine = labels[:, c] > 0.5 if several else labels == c
         if bool(mine.any()) and not bool(mine.all()):
             found.append(float(roc_auc_score(mine.numpy(), shares[:, c].numpy())))
     return sum(found) / len(found) if found else float("nan")
 
 
 def f1(outputs: Tensor, labels: Tensor) -> float:
-    """Macro F1: the plain mean over the classes that are in the labels or predicted."""
+    """Macro F1: the plain mean over the classes that are in the labels or predicted (over all
+    labels, where a row has several)."""
     from sklearn.metrics import f1_score
 
-    guess = outputs.argmax(-1)
-    return float(f1_score(labels.numpy(), guess.numpy(), average="macro", zero_division=0))
+    guess = outputs > 0 if labels.dim() == 2 else outputs.argmax(-1)
+    right = labels > 0.5 if labels.dim() == 2 else labels
+    return float(f1_score(right.numpy(), guess.numpy(), average="macro", zero_division=0))
 
 
 def mae(outputs: Tensor, labels: Tensor) -> float:
@@ -52,19 +62,90 @@ def rmse(outputs: Tensor, labels: Tensor) -> float:
 
 
 def r2(outputs: Tensor, labels: Tensor) -> float:
-    """``1 - sum (y - f)^2 / sum (y - mean y)^2``."""
+    """``1 - sum (y - f)^2 / sum (y - mean y)^2``; of several columns the plain mean."""
     from sklearn.metrics import r2_score
 
-    return float(r2_score(_flat(labels).numpy(), _flat(outputs).numpy()))
+    outputs = outputs.double()
+    return float(r2_score(like_outputs(labels, outputs).numpy(), outputs.numpy()))
 
 
 def _flat(values: Tensor) -> Tensor:
     return values.double().reshape(-1)
 
 
-OF_CLASSES = ("auc", "f1")
-OF_NUMBERS = ("mae", "rmse", "r2")  # for answers that are numbers, not classes
-METRICS: dict[str, Metric] = {"auc": auc, "f1": f1, "mae": mae, "rmse": rmse, "r2": r2}
+class Summed(NamedTuple):
+    """A metric of pixels or tokens, whose outputs are too many to keep: what batches add up to, and
+    the figure that it comes to. What is ignored is left out by then."""
+
+    part: Callable[[Tensor, Tensor], Tensor]  # outputs [positions, classes], their labels
+    whole: Callable[[Tensor], float]
+
+
+def _confused(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Counts [classes, classes]: rows are labels, columns what was said."""
+    classes = outputs.shape[-1]
+    pairs = labels * classes + outputs.argmax(-1)
+    return torch.bincount(pairs, minlength=classes**2).reshape(classes, classes).double()
+
+
+def _mean_iou(counts: Tensor) -> float:
+    """Intersection over union, the plain mean over classes that are in the labels or predicted."""
+    both, either = counts.diag(), counts.sum(0) + counts.sum(1) - counts.diag()
+    return float((both[either > 0] / either[either > 0]).mean())
+
+
+def _surprise(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Sum of the cross-entropies, and their number."""
+    losses = cross_entropy_rows(outputs.double(), labels)
+    return torch.stack([losses.sum(), losses.new_tensor(float(len(losses)))])
+
+
+SUMMED = {
+    "iou": Summed(_confused, _mean_iou),
+    "perplexity": Summed(_surprise, lambda sums: float((sums[0] / sums[1]).exp())),
+}
+WHOLE: dict[str, Metric] = {"auc": auc, "f1": f1, "mae": mae, "rmse": rmse, "r2": r2}
+METRICS = (*WHOLE, *SUMMED)
+FITTING: dict[Target, tuple[str, ...]] = {
+    "class": ("auc", "f1", "perplexity"),
+    "multi_label": ("f1", "auc"),
+    "number": ("r2", "rmse", "mae"),
+    "dense": ("iou", "perplexity"),
+    "token": ("perplexity",),
+}
+# without a choice; what has one class is judged by its accuracy alone
+DEFAULTS = FITTING | {"class": (), "dense": ("iou",)}
+LOWER = ("mae", "rmse", "perplexity")
+
+
+def score_name(target: Target, names: Sequence[str], rows: str) -> str:
+    """What a run is judged by: accuracy, where each row (pixel, token) has a class; else the first
+    that there is of F1, R2 and the run's metrics. Where members are scored on rows of their own,
+    accuracy where there is one."""
+    if target == "number":
+        return "r2" if "r2" in names else next(iter(names), "loss")
+    best = {"multi_label": "f1", "dense": "iou"}.get(target, "accuracy")
+    return best if best in names and rows not in OF_MEMBERS else "accuracy"
+
+
+def better(name: str) -> Literal["higher", "lower"]:
+    """Which of two figures is the better one."""
+    if ":" in name:
+        return "lower" if getattr(metric(name), "better", "higher") == "lower" else "higher"
+    return "lower" if name in (*LOWER, "loss") else "higher"
+
+
+def resolve(name: str, key: str) -> Callable[..., Any]:
+    """The user's function ``module:function``, which ``key`` of a config names."""
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UserError(f"{key}: {name!r} cannot be imported ({error})") from None
+    if not callable(found):
+        raise UserError(f"{key}: {name!r} is no function")
+    made: Callable[..., Any] = found
+    return made
 
 
 def metric(name: str) -> Metric:
@@ -73,43 +154,72 @@ def metric(name: str) -> Metric:
     >>> metric("math:fsum").__name__
     'fsum'
     """
-    if name in METRICS:
-        return METRICS[name]
-    module, _, attribute = name.partition(":")
-    if not attribute:
+    if name in WHOLE:
+        return WHOLE[name]
+    if ":" not in name:
         near = get_close_matches(name, METRICS, n=1, cutoff=0.4)
         hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(METRICS)}"
         raise UserError(f"evaluate.metrics: {name!r} is not known; {hint}, or write one of your "
                         f"own as module:function")  # fmt: skip
-    try:
-        found = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise UserError(f"evaluate.metrics: {name!r} cannot be imported ({error})") from None
-    if not callable(found):
-        raise UserError(f"evaluate.metrics: {name!r} is no function")
-    made: Metric = found
-    return made
+    return resolve(name, "evaluate.metrics")
 
 
-def measured(names: Sequence[str], outputs: Tensor, labels: Tensor) -> dict[str, float]:
-    """Every metric on the same outputs."""
-    outputs, labels = outputs.detach().cpu(), labels.cpu()
-    return {name: _number(name, outputs, labels) for name in names}
+def check_names(names: Sequence[str]) -> None:
+    """Refuse names that are not known, and functions that cannot be imported."""
+    for name in names:
+        if name not in METRICS:
+            metric(name)
 
 
-def check_own(names: Sequence[str], labels: Tensor, classes: int) -> None:
+def measured(
+    names: Sequence[str], parts: Iterable[tuple[Tensor, Tensor]], ignored: int | None = None
+) -> dict[str, float]:
+    """Every metric on the same outputs, which come in parts with their labels."""
+    sums: dict[str, Tensor] = {}
+    kept: list[tuple[Tensor, Tensor]] = []
+    whole = [name for name in names if name not in SUMMED]
+    for outputs, labels in parts:
+        outputs, labels = outputs.detach().cpu(), labels.cpu()
+        if whole:
+            kept.append((outputs, labels))
+        if len(whole) < len(names):
+            outputs, labels = _counted(outputs, labels, ignored)
+        for name in names:
+            if name in SUMMED:
+                added = SUMMED[name].part(outputs, labels)
+                sums[name] = sums[name] + added if name in sums else added
+    found = {name: SUMMED[name].whole(total) for name, total in sums.items()}
+    if whole:
+        outputs, labels = (torch.cat(tensors) for tensors in zip(*kept, strict=True))
+        if labels.dim() == 1 and ignored is not None:
+            outputs, labels = _counted(outputs, labels, ignored)
+        found |= {name: _number(name, outputs, labels) for name in whole}
+    return {name: found[name] for name in names}
+
+
+def _counted(outputs: Tensor, labels: Tensor, ignored: int | None) -> tuple[Tensor, Tensor]:
+    """Outputs [positions, classes] and labels of what counts."""
+    if labels.dim() == 3:  # pixels: classes come first
+        outputs = outputs.movedim(1, -1)
+    outputs, labels = outputs.reshape(-1, outputs.shape[-1]), labels.reshape(-1)
+    return (outputs, labels) if ignored is None else (
+        outputs[labels != ignored], labels[labels != ignored])  # fmt: skip
+
+
+def check_own(names: Sequence[str], labels: Tensor, shape: tuple[int, ...]) -> None:
     """Call the functions of the user's on random outputs for the test rows, so that one that cannot
     be called is refused before a round is played."""
     own = [name for name in names if name not in METRICS]
     if own:
-        drawn = torch.randn(len(labels), classes, generator=torch.Generator().manual_seed(0))
+        labels = labels if labels.dim() == 1 else labels[:256]
+        drawn = torch.randn(len(labels), *shape, generator=torch.Generator().manual_seed(0))
         for name in own:
             _number(name, drawn, labels.cpu())
 
 
 def _number(name: str, outputs: Tensor, labels: Tensor) -> float:
     if name in METRICS:
-        return METRICS[name](outputs, labels)
+        return WHOLE[name](outputs, labels)
     try:
         return float(metric(name)(outputs, labels))
     except UserError:

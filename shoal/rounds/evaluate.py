@@ -8,6 +8,7 @@ from typing import Any
 
 from shoal.core import tree
 from shoal.core.old_names import BOTH_MODELS, BY_SAMPLES, OF_MEMBERS, Rows
+from shoal.core.task import target_of
 from shoal.core.types import ClientData, Job, Model
 from shoal.core.world_protocol import Moment
 from shoal.engines.api import Engine
@@ -19,8 +20,8 @@ from shoal.metrics.evaluate import (
     evaluate_own,
     evaluate_sets,
     mean_scores,
+    outputs_of,
     pooled_scores,
-    row_scores,
 )
 from shoal.metrics.figures import spread
 from shoal.metrics.functions import measured
@@ -121,8 +122,8 @@ def scored(
             for name in ahead
         }
     if metrics:
-        outputs = row_scores(settings.task, model, main_set, outputs=True).outputs
-        record["metrics"] = measured(metrics, outputs, main_set.labels)
+        said = outputs_of(settings.task, model, main_set)
+        record["metrics"] = measured(metrics, said, target_of(settings.task)[1])
     return record
 
 

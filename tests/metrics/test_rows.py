@@ -143,7 +143,7 @@ def share_of_zeros(outputs: torch.Tensor, labels: torch.Tensor) -> float:
 
 
 def test_a_metric_of_the_users() -> None:
-    found = measured(["metrics.test_rows:share_of_zeros"], torch.zeros(4, 2), torch.tensor([0, 1]))
+    found = measured(["metrics.test_rows:share_of_zeros"], [(torch.zeros(4, 2), torch.tensor([0, 1]))])
     assert found == {"metrics.test_rows:share_of_zeros": 0.5}
     with pytest.raises(UserError, match="did you mean 'auc'"):
         metric("aucc")
