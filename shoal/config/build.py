@@ -11,6 +11,7 @@ import torch
 from shoal.config.schema import Config, from_mapping
 from shoal.config.subject import (
     Subject,
+    as_read_by,
     check_target,
     complete_data,
     complete_model,
@@ -22,9 +23,8 @@ from shoal.config.subject import (
     world_of,
 )
 from shoal.core.errors import UserError, concerning
-from shoal.metrics.losses import outputs_shape
 from shoal.core.old_names import OF_MEMBERS
-from shoal.core.task import Task
+from shoal.core.task import Task, target_of
 from shoal.core.types import Model, Pool
 from shoal.core.world_protocol import Moment, World, largest_client
 from shoal.data.sources import Dataset
@@ -35,6 +35,7 @@ from shoal.methods.method import Method
 from shoal.methods.parts.local_optimizers import Adam, Sgd
 from shoal.methods.slots import Part
 from shoal.metrics.functions import DEFAULTS, FITTING, METRICS, check_names, check_own
+from shoal.metrics.losses import fitting, outputs_shape
 from shoal.rounds.orders import LONG, bounded, check_rounds
 from shoal.rounds.state import Rates, Settings
 from shoal.rounds.uploads import Guard
@@ -101,6 +102,9 @@ def build(
     config, subject = _subject(config, validation, world, data)
     config = _with(config, format=2)  # everything is in it from here on
     task = subject.task
+    if config.problem is None:
+        with concerning("method"):
+            chosen.check_target(target_of(task)[0])
     for part in chosen.fillers("transform_task"):
         task = part.transform_task(task)
     if config.model.init != "random" and task is not subject.task:
@@ -132,7 +136,8 @@ def build(
     settings = replace(settings_of(config, program, subject.world, task), start=initial)
     with concerning("local"):
         check_rounds(settings)
-    return RunPlan(config, settings, initial, tuple(_notes(config, settings, subject.task)))
+    notes = (*subject.notes, *_notes(config, settings, subject.task))
+    return RunPlan(config, settings, initial, notes)
 
 
 def _device(config: Config) -> str:
@@ -240,7 +245,8 @@ def _subject(
     if config.problem is not None:
         return config, quadratic(config.problem, config.seed)
     with concerning("data"):
-        data = on_device(data if data is not None else dataset_of(config), config.device)
+        data = as_read_by(config.model, data if data is not None else dataset_of(config))
+        data = on_device(data, config.device)
         config = _with(config, data=complete_data(config))
         check_target(data, config.evaluate.metrics)
         if not config.evaluate.metrics and DEFAULTS[data.target]:
@@ -250,6 +256,9 @@ def _subject(
         task = task_of(config, data)
         initial = initial_of(config.model, task, config.seed)
         config = _with(config, model=complete_model(config.model, data))
+        if config.loss.name is None and data.target in ("multi_label", "number"):
+            named = {"name": fitting(None, data.target), **config.loss.given}
+            config = _with(config, loss=named)
     with concerning("world"):
         made = world or world_of(config, data, validation)
         pool = getattr(made, "pool", None)
@@ -261,7 +270,7 @@ def _subject(
         if config.world.name != "saved" and (settled := getattr(made, "settled", None)):
             config = _with(config, world=settled)
         shape = outputs_shape(data.target, data.outputs or 1, data.train.y)
-        return config, Subject(task, made, initial, shape)
+        return config, Subject(task, made, initial, shape, data.notes)
 
 
 def _check_own(config: Config, world: World) -> None:

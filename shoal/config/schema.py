@@ -9,7 +9,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from shoal.config.messages import Place, nearest, nowhere, translated
 from shoal.core.errors import UserError
-from shoal.metrics.losses import NAMES as LOSSES
 from shoal.core.old_names import OF_MEMBERS, Rows, Weights, renamed
 from shoal.core.setting_types import (
     Above0,
@@ -23,6 +22,7 @@ from shoal.core.setting_types import (
     Within0And1,
 )
 from shoal.core.types import LastBatch
+from shoal.metrics.losses import NAMES as LOSSES
 
 # ---- schedule ------------------------------------------------------------------------------------
 # How the clients' rate changes over a run.
@@ -303,10 +303,10 @@ class Loss(BaseModel):
         return {"name": value} if isinstance(value, str) else value
 
     def complete(self) -> dict[str, Any]:
-        """What a config says of it: what is at its default is left out, as it was before there was
-        a choice (but for ``class_weights``)."""
+        """What a config says of it; what is at its default is left out (but for ``class_weights``),
+        as it was before there was a choice."""
         said = {k: list(v) if isinstance(v, tuple) else v for k, v in self.given.items()}
-        named = {} if self.name in (None, "cross_entropy") else {"name": self.name}
+        named = {} if self.name is None else {"name": self.name}
         return {**named, "class_weights": None, **said}
 
 

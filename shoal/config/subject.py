@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,19 +13,11 @@ from shoal import models
 from shoal.config.schema import Config, Loss, ModelChoice, Problem
 from shoal.core import rng
 from shoal.core.errors import UserError, concerning
-from shoal.metrics.losses import (
-    WHAT,
-    entropy,
-    fitting,
-    of_numbers,
-    outputs_shape,
-    own_loss,
-    several_labels,
-)
+from shoal.core.own_code import resolve
 from shoal.core.pure_layers import check_layers, lone_layer
 from shoal.core.rng import seeded
 from shoal.core.task import ModuleTask, QuadraticTask, RowLoss, Task
-from shoal.core.types import Model, Pool
+from shoal.core.types import TARGET_WORDS, Model, Pool
 from shoal.core.world_protocol import World
 from shoal.data.dataset import function
 from shoal.data.sources import Dataset, names
@@ -33,7 +25,15 @@ from shoal.data.sources import load as load_data
 from shoal.data.text import sharing
 from shoal.methods.catalog.registry import defaults_of
 from shoal.metrics.functions import FITTING as FITTING_METRICS
-from shoal.metrics.functions import METRICS, resolve
+from shoal.metrics.functions import METRICS
+from shoal.metrics.losses import (
+    entropy,
+    fitting,
+    of_numbers,
+    outputs_shape,
+    own_loss,
+    several_labels,
+)
 from shoal.worlds.quadratic import Quadratics, Segment
 from shoal.worlds.saved import domains_of, from_file
 
@@ -45,6 +45,7 @@ class Subject(NamedTuple):
     world: World
     initial: Model
     outputs: tuple[int, ...] = ()  # the shape of what a network gives for a row
+    notes: tuple[str, ...] = ()  # of how the data were read
 
 
 def dataset_of(config: Config) -> Dataset:
@@ -78,6 +79,10 @@ def drawn_data(config: Config) -> list[Any]:
     return [values, seed]
 
 
+# options of ``files`` that came later: a config without them is the one of before
+LATER = ("target", "classes", "tokens")
+
+
 def _drawn_with_run(config: Config) -> bool:
     """Whether data are drawn anew for every seed of the run."""
     return config.data.options.get("seed") == "run"
@@ -109,6 +114,7 @@ def complete_data(config: Config) -> dict[str, Any]:
         key: value
         for key, value in defaults_of(function(config.data.name)).items()
         if all(other.get(key, value) == value for other in others)
+        and not (config.data.name == "files" and key in LATER)
     }
     return {"name": config.data.name, **known, **options}
 
@@ -124,6 +130,10 @@ def complete_model(choice: ModelChoice, data: Dataset) -> dict[str, Any]:
     known = defaults_of(models.maker(choice.name))
     if data.vocabulary is not None and "vocabulary" in known:
         known["vocabulary"] = data.vocabulary
+    if "each" in known:  # left out where it is false, as it was before there was a choice
+        known.pop("each")
+        if data.target == "token":
+            known["each"] = True
     return {"name": choice.name, "init": choice.init, **known, **choice.options}
 
 
@@ -139,8 +149,9 @@ def check_target(data: Dataset, metrics: Sequence[str]) -> None:
         right = FITTING_METRICS[data.target]
         if metric in METRICS and metric not in right:
             error = UserError(
-                f"evaluate.metrics: {metric} does not fit {name}, whose y is {WHAT[data.target]}; "
-                f"write {', '.join(right)} or a function of your own (module:function)"
+                f"evaluate.metrics: {metric} does not fit {name}, whose y is "
+                f"{TARGET_WORDS[data.target]}; write {', '.join(right)} or a function of your own "
+                f"(module:function)"
             )
             error.key = "evaluate"
             raise error
@@ -151,6 +162,7 @@ def task_of(config: Config, data: Dataset) -> ModuleTask:
     every = complete_model(choice, data)
     options = {key: value for key, value in every.items() if key not in ("name", "init")}
     make = models.Blueprint.of(choice.name, data.shape, outputs, options)
+    _check_answers(choice.name, options, data)
     with seeded(0):
         network = make()
     check_layers(network)
@@ -172,6 +184,36 @@ def task_of(config: Config, data: Dataset) -> ModuleTask:
     )
 
 
+def _check_answers(name: str, options: Mapping[str, Any], data: Dataset) -> None:
+    """Refuse a network of ours that gives one answer per row where there are many, or many where
+    there is one."""
+    each, dense = bool(options.get("each")), getattr(models.maker(name), "dense", False)
+    gives = "token" if each else "dense" if dense else "class"
+    wanted = data.target if data.target in ("token", "dense") else "class"
+    if gives == wanted or not models.maker(name).__module__.startswith("shoal."):
+        return
+    said = {"token": "answers per position", "dense": "answers per pixel", "class": "one answer "
+            "per row"}  # fmt: skip
+    right = {"token": "transformer, char_lstm or word_lstm", "dense": "small_unet",
+             "class": "each: false" if each else "mlp or small_cnn"}  # fmt: skip
+    raise UserError(
+        f"model {name!r} gives {said[gives]}, and y of {data.name!r} is "
+        f"{TARGET_WORDS[data.target]}; take {right[wanted]}, or a network of your own"
+    )
+
+
+def as_read_by(choice: ModelChoice, data: Dataset) -> Dataset:
+    """The data; whole numbers of a user's own file are plain ones where the network is one of ours
+    that reads no tokens."""
+    if data.name != "files" or data.vocabulary is None or choice.name not in models.names():
+        return data
+    if models.takes(choice.name, "vocabulary"):
+        return data
+    train, test = (p._replace(x=p.x.to(torch.float32)) for p in (data.train, data.test))
+    said = f"data: x is whole numbers, which {choice.name} reads as plain numbers"
+    return data._replace(train=train, test=test, vocabulary=None, notes=(*data.notes, said))
+
+
 READ = {"cross_entropy": ("class_weights", "label_smoothing", "ignore_index"),
         "bce": ("class_weights",), "huber": ("delta",)}  # fmt: skip
 
@@ -180,8 +222,10 @@ def loss_of(loss: Loss, data: Dataset, shape: tuple[int, ...]) -> tuple[str, Row
     """The name of the loss and the loss; what does not fit the data is refused."""
     if loss.own:
         named, y = str(loss.name), data.train.y[:8].cpu()
+        if not len(y):  # a form without rows
+            y = torch.zeros(8, *y.shape[1:], dtype=y.dtype)
         drawn = torch.randn(len(y), *shape, generator=torch.Generator().manual_seed(0))
-        return named, own_loss(named, resolve(named, "loss"), loss.given, drawn, y)
+        return named, own_loss(named, resolve("loss", named), loss.given, drawn, y)
     name = fitting(loss.name, data.target)
     for key in loss.given:
         if key not in READ.get(name, ()):

@@ -18,7 +18,6 @@ from shoal.core.pure_layers import check_layers, over, purify
 from shoal.core.rng import seeded
 from shoal.core.types import Batch, Model, Outputs, Target
 
-
 RowLoss = Callable[[Tensor, Tensor], Tensor]
 
 

@@ -5,6 +5,7 @@
 - file_formats   IDX, NPZ, CSV, image folders, TFF's SQLite; nothing executes
 - images         from bytes to image samples
 - text           token sequences and shared vocabularies
+- targets        what is learnt of each row: read from columns, checked
 - tables         the user's arrays, CSV and Parquet as columns
 - heterogeneity  how unequal a partition is
 - partition/     Pure functions that deal rows to clients

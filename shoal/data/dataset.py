@@ -15,6 +15,7 @@ from torch import Tensor
 from shoal.core.errors import UserError, suggestion
 from shoal.core.types import Pool, Target
 from shoal.data.download import About
+from shoal.data.targets import check_targets
 
 
 class Dataset(NamedTuple):
@@ -25,7 +26,8 @@ class Dataset(NamedTuple):
     gives per row, pixel or position. ``shape`` is that of one sample; ``group`` and
     ``test_group`` give the natural client of each row where the data has one. ``vocabulary`` is
     the number of different tokens where samples are sequences of token numbers, and ``words`` a
-    digest of which they are. ``options`` are those that :func:`load` was called with.
+    digest of which they are. ``options`` are those that :func:`load` was called with. ``notes`` is
+    what a user should know of how rows were read.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Dataset(NamedTuple):
     words: str | None = None
     options: tuple[tuple[str, Any], ...] = ()
     target: Target = "class"
+    notes: tuple[str, ...] = ()
 
     @property
     def label_classes(self) -> int | None:
@@ -138,8 +141,12 @@ def load_like(name: str, other: Dataset) -> Dataset:
 
 
 def checked(data: Dataset) -> Dataset:
-    """``data`` itself, or a UserError that names its first row with NaN or infinity."""
+    """``data`` itself, or a UserError that names its first row with NaN or infinity, or says why
+    ``y`` is not what it is said to be."""
+    if data.classes is None and data.target == "class":  # as it was said before there was a target
+        data = data._replace(target="number")
     for part, pool in (("training", data.train), ("test", data.test)):
+        check_targets(data.name, part, pool.y, data.target, data.classes)
         bad = _bad_rows(pool.x) | _bad_rows(pool.y)
         if bad.any():
             row = int(bad.nonzero()[0])

@@ -108,6 +108,26 @@ def _real(values: NDArray[Any], name: str, path: Path) -> NDArray[np.float32]:
     return real / np.float32(255.0) if values.dtype == np.uint8 and values.ndim > 2 else real
 
 
+def token_numbers(
+    columns: Columns, x: str | Sequence[str] | None, tokens: bool | None, path: Path
+) -> NDArray[np.int64] | None:
+    """The rows of token numbers that x is, if it is: one array of whole numbers with an axis per
+    row. Without a word of the user's (``tokens`` None) bytes and truth values are none."""
+    name = x if isinstance(x, str) else "x"
+    values = columns.get(name)
+    fits = values is not None and values.ndim == 2 and values.dtype.kind in "iu"
+    if tokens is False or (tokens is None and (not fits or values.dtype.itemsize == 1)):  # type: ignore[union-attr]
+        return None
+    if not fits or values is None:
+        raise UserError(f"tokens of data set 'files' is true, and {name!r} of {path} is no array "
+                        f"of rows of whole numbers.")  # fmt: skip
+    if values.size and int(values.min()) < 0:
+        if tokens is None:
+            return None
+        raise UserError(f"{name!r} of {path} has numbers below 0, so they are no tokens.")
+    return values.astype(np.int64) if values.shape[1] > 1 or tokens else None
+
+
 def same_length(columns: Columns, names: set[str], path: Path) -> None:
     sizes = {name: len(columns[name]) for name in sorted(names) if name in columns}
     if len(set(sizes.values())) > 1:

@@ -258,6 +258,10 @@ class Agreement:
         if self.config.loss.class_weights == "balanced":
             raise UserError("loss.class_weights: balanced needs everybody's labels, which no real "
                             "federation has; give one number a class")  # fmt: skip
+        if self.config.loss.own:
+            raise UserError(f"loss: {self.config.loss.name} is code, and a real federation's "
+                            "members run none that comes with an agreement; write one of shoal's "
+                            "losses")  # fmt: skip
         # nodes run the reference engine; nothing is tried out here, where no data is
         values = filled(self._values) if self._of_0_1 else self._values
         config = from_mapping({**values, "engine": "loop"})

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from shoal.metrics.losses import hits, weighed
 from shoal.core.machine import cores
-from shoal.core.task import ModuleTask, Task, target_of
+from shoal.core.task import ModuleTask, Task, target_of, weighed
 from shoal.core.types import Batch, ClientData, Model
+from shoal.metrics.losses import hits
 
 # ---- gathered ------------------------------------------------------------------------------------
 # The samples of an evaluation set, copied out of their pool once for as long as the set lives.

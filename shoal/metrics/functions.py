@@ -1,25 +1,25 @@
 """Further metrics by name: AUC, F1, errors of numbers, IoU, perplexity, or the user's function.
 
-A metric is ``(outputs, labels) -> number``: the model's outputs (:mod:`shoal.metrics.losses` has their
-shapes) and the labels of all rows, as tensors on the CPU. Higher is better, unless ``LOWER`` says
-otherwise, or a function of the user's has the attribute ``better = "lower"``.
+A metric is ``(outputs, labels) -> number``: the model's outputs (their shapes are in
+:mod:`shoal.metrics.losses`) and the labels of all rows, as tensors on the CPU. Higher is better,
+unless ``LOWER`` says otherwise, or a function of the user's has the attribute ``better = "lower"``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
-from importlib import import_module
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from shoal.core.errors import UserError
-from shoal.core.task import cross_entropy_rows
-from shoal.metrics.losses import like_outputs
 from shoal.core.old_names import OF_MEMBERS
+from shoal.core.own_code import resolve
+from shoal.core.task import cross_entropy_rows
 from shoal.core.types import Target
+from shoal.metrics.losses import like_outputs
 
 Metric = Callable[[Tensor, Tensor], float]
 
@@ -135,19 +135,6 @@ def better(name: str) -> Literal["higher", "lower"]:
     return "lower" if name in (*LOWER, "loss") else "higher"
 
 
-def resolve(name: str, key: str) -> Callable[..., Any]:
-    """The user's function ``module:function``, which ``key`` of a config names."""
-    module, _, attribute = name.partition(":")
-    try:
-        found = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UserError(f"{key}: {name!r} cannot be imported ({error})") from None
-    if not callable(found):
-        raise UserError(f"{key}: {name!r} is no function")
-    made: Callable[..., Any] = found
-    return made
-
-
 def metric(name: str) -> Metric:
     """A metric by its name, or the user's as ``module:function``.
 
@@ -161,7 +148,7 @@ def metric(name: str) -> Metric:
         hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(METRICS)}"
         raise UserError(f"evaluate.metrics: {name!r} is not known; {hint}, or write one of your "
                         f"own as module:function")  # fmt: skip
-    return resolve(name, "evaluate.metrics")
+    return resolve("evaluate.metrics", name)
 
 
 def check_names(names: Sequence[str]) -> None:

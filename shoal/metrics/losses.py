@@ -19,7 +19,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits, huber_loss, l1
 
 from shoal.core.errors import UserError
 from shoal.core.task import RowLoss, cross_entropy_rows, positions
-from shoal.core.types import Target
+from shoal.core.types import TARGET_WORDS, Target
+
 
 def weighted_rows(weights: Tensor) -> RowLoss:
     """Cross-entropy of each row times the weight of its class."""
@@ -40,13 +41,6 @@ FITTING: dict[Target, tuple[str, ...]] = {  # the first is the default
     "dense": ("cross_entropy",),
     "token": ("cross_entropy",),
 }
-WHAT: dict[Target, str] = {
-    "class": "a class",
-    "multi_label": "several labels, each 0 or 1",
-    "number": "numbers",
-    "dense": "a class per pixel",
-    "token": "a class per position",
-}
 
 
 def fitting(name: str | None, target: Target) -> str:
@@ -55,7 +49,7 @@ def fitting(name: str | None, target: Target) -> str:
     if name is None or name in right:
         return name or right[0]
     raise UserError(
-        f"loss: {name} does not fit y, which is {WHAT[target]} (target: {target}); write "
+        f"loss: {name} does not fit y, which is {TARGET_WORDS[target]} (target: {target}); write "
         f"{' or '.join(right)}, or a function of your own as module:function"
     )
 
@@ -78,8 +72,7 @@ def entropy(
     def rows(logits: Tensor, labels: Tensor) -> Tensor:
         if target == "dense":
             logits = logits.movedim(1, -1)
-        counts = None if ignored is None else labels != ignored
-        safe = labels if counts is None else torch.where(counts, labels, 0)
+        safe = labels if ignored is None else torch.where(labels == ignored, 0, labels)
         shares = torch.log_softmax(logits, -1)
         own = -shares.gather(-1, safe.unsqueeze(-1)).squeeze(-1)
         if weights is not None:
@@ -88,9 +81,9 @@ def entropy(
             shares = shares * by_class
         if smoothing:
             own = (1.0 - smoothing) * own - smoothing * shares.mean(-1)
-        if counts is None:
+        if ignored is None:
             return own.reshape(own.shape[0], -1).mean(-1) if own.dim() > 1 else own
-        own = torch.where(counts, own, 0.0)
+        own = torch.where(labels == ignored, 0.0, own)
         return own.reshape(own.shape[0], -1).sum(-1) / positions(labels, ignored).clamp_min(1)
 
     return rows
@@ -166,9 +159,9 @@ def own_loss(
         mean = each.mean()
         if tuple(each.shape) != (len(y),) or not _same(mean, found):
             raise UserError(
-                f"loss: {name} gives {float(found):.6g} for {len(y)} rows, and on average "
-                f"{float(mean):.6g} for each of them alone, so its rows do not count the same; "
-                f"return one number per row"
+                f"loss: {name} gives {float(found.detach()):.6g} for {len(y)} rows, and on average "
+                f"{float(mean.detach()):.6g} for each of them alone, so its rows do not count the "
+                f"same; return one number per row"
             )
     if not bool(torch.isfinite(found).all()):
         raise UserError(f"loss: {name} is not finite on the data's first rows")
@@ -191,7 +184,8 @@ def _told(found: Any) -> str:
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
-    return abs(float(a) - float(b)) <= 1e-4 * max(1.0, abs(float(b)))
+    one, other = float(a.detach()), float(b.detach())
+    return abs(one - other) <= 1e-4 * max(1.0, abs(other))
 
 
 # ---- what counts ---------------------------------------------------------------------------------
