@@ -93,6 +93,9 @@ def tune(
     found = plan.all(out / "trials")
     _play({trial.path: trial.config for trial in found}, workers)
     winners = best(found, score)
+    if not winners and any(trial.finished for trial in found):
+        raise UserError(f"--score {score}: no trial has it, for what this data's y is has no "
+                        "accuracy on members' own rows; compare a sweep instead")  # fmt: skip
     write_text(out / "trials.csv", trials_csv(found, score), shared=True)
     numbers = [int(s) for s in _floats(seeds, "--seeds")]
     final = finals(plan, winners, numbers, out / "best")

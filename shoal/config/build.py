@@ -249,9 +249,11 @@ def _subject(
         data = on_device(data, config.device)
         config = _with(config, data=complete_data(config))
         check_target(data, config.evaluate.metrics)
-        if not config.evaluate.metrics and DEFAULTS[data.target]:
-            rules = {**config.evaluate.model_dump(), "metrics": DEFAULTS[data.target]}
-            config = _with(config, evaluate=rules)
+        chosen = config.evaluate.metrics or DEFAULTS[data.target]
+        if data.target == "number" and "r2" not in chosen:
+            chosen = ("r2", *chosen)  # there is nothing else that such a run could be judged by
+        if chosen != config.evaluate.metrics:
+            config = _with(config, evaluate={**config.evaluate.model_dump(), "metrics": chosen})
     with concerning("model"):
         task = task_of(config, data)
         initial = initial_of(config.model, task, config.seed)

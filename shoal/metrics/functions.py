@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -118,21 +118,24 @@ DEFAULTS = FITTING | {"class": (), "dense": ("iou",)}
 LOWER = ("mae", "rmse", "perplexity")
 
 
+# what runs are judged by, ranked by and compared in, instead of accuracy: shares of 1 as that is
+SCORES: dict[Target, str] = {"multi_label": "f1", "number": "r2", "dense": "iou"}
+
+
 def score_name(target: Target, names: Sequence[str], rows: str) -> str:
-    """What a run is judged by: accuracy, where each row (pixel, token) has a class; else the first
-    that there is of F1, R2 and the run's metrics. Where members are scored on rows of their own,
-    accuracy where there is one."""
-    if target == "number":
-        return "r2" if "r2" in names else next(iter(names), "loss")
-    best = {"multi_label": "f1", "dense": "iou"}.get(target, "accuracy")
+    """What a run is judged by: accuracy (there is none of numbers) where that score was not asked
+    for, or members are scored on rows of their own, which further metrics do not look at."""
+    best = SCORES.get(target, "accuracy")
     return best if best in names and rows not in OF_MEMBERS else "accuracy"
 
 
-def better(name: str) -> Literal["higher", "lower"]:
-    """Which of two figures is the better one."""
-    if ":" in name:
-        return "lower" if getattr(metric(name), "better", "higher") == "lower" else "higher"
-    return "lower" if name in (*LOWER, "loss") else "higher"
+def lower_is_better(names: Sequence[str]) -> list[str]:
+    """Those of some metrics whose best figure is the lowest."""
+    return [
+        name
+        for name in names
+        if name in LOWER or (":" in name and getattr(metric(name), "better", "") == "lower")
+    ]
 
 
 def metric(name: str) -> Metric:

@@ -11,6 +11,7 @@ do not look at values (a gather where torch indexes).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -61,6 +62,7 @@ def outputs_shape(target: Target, outputs: int, y: Tensor) -> tuple[int, ...]:
     return (*y.shape[1:], outputs) if target == "token" else (outputs,)
 
 
+@lru_cache  # equal runs have the same loss, and so the same compiled steps
 def entropy(
     target: Target, weights: Tensor | None, smoothing: float, ignored: int | None
 ) -> RowLoss:
@@ -89,6 +91,7 @@ def entropy(
     return rows
 
 
+@lru_cache
 def several_labels(weights: Tensor | None) -> RowLoss:
     """Mean over labels of the binary cross-entropy; ``weights`` multiply that of labels that are 1
     (torch's ``pos_weight``)."""
@@ -103,6 +106,7 @@ def several_labels(weights: Tensor | None) -> RowLoss:
     return rows
 
 
+@lru_cache
 def of_numbers(name: str, delta: float = 1.0) -> RowLoss:
     """Mean over columns of the squared, absolute or Huber error."""
     settings: dict[str, Any] = {"reduction": "none"} | ({"delta": delta} if name == "huber" else {})
