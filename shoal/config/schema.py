@@ -22,6 +22,7 @@ from shoal.core.setting_types import (
     Within0And1,
 )
 from shoal.core.types import LastBatch
+from shoal.metrics.functions import METRICS
 from shoal.metrics.losses import NAMES as LOSSES
 
 # ---- schedule ------------------------------------------------------------------------------------
@@ -354,8 +355,8 @@ class Evaluate(StrictModel):
     )
     metrics: tuple[str, ...] = Field(
         default=(),
-        description="a list of auc, f1, mae, rmse, r2, iou, perplexity or module:function (empty: "
-        "those that fit y, where it is no class)",
+        description=f"a list of {', '.join(METRICS)} or module:function (empty: those that fit y, "
+        "where it is no class)",
     )
     target: Above0To1 | None = Field(
         default=None, description="an accuracy above 0 and at most 1, or null"

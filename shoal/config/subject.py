@@ -34,6 +34,7 @@ from shoal.metrics.losses import (
     own_loss,
     several_labels,
 )
+from shoal.models.registry import OF_DATA
 from shoal.worlds.quadratic import Quadratics, Segment
 from shoal.worlds.saved import domains_of, from_file
 
@@ -127,8 +128,8 @@ def _other_sets(name: str, domains: object) -> list[str]:
 
 def complete_model(choice: ModelChoice, data: Dataset) -> dict[str, Any]:
     """The model's name with every option, as a config says it."""
-    known = defaults_of(models.maker(choice.name))
-    if data.vocabulary is not None and "vocabulary" in known:
+    known = defaults_of(models.maker(choice.name), but=OF_DATA)
+    if data.vocabulary is not None and models.takes(choice.name, "vocabulary"):
         known["vocabulary"] = data.vocabulary
     if "each" in known:  # left out where it is false, as it was before there was a choice
         known.pop("each")

@@ -16,19 +16,21 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from shoal.core.errors import UserError, suggestion
 
+T = TypeVar("T")
+MAIN = ("__main__", "__mp_main__")  # a script, and in a process that multiprocessing spawned
 _FORM = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
-_told: set[str] = set()  # modules that this process, or the one that started it, has named
-_loaded: dict[str, tuple[ModuleSpec | None, str]] = {}  # digests as they were imported
-_folders: list[str] = []  # that the user pointed at
 
 
 class CodeSource(NamedTuple):
@@ -40,22 +42,53 @@ class CodeSource(NamedTuple):
     digest: str
 
 
+@dataclass
+class Known:
+    """What this process knows of code of the user's, beside ``sys.modules`` and ``sys.path``."""
+
+    told: set[str] = field(default_factory=set)  # modules that it, or who started it, has named
+    digests: dict[str, tuple[ModuleSpec | None, str]] = field(default_factory=dict)  # as imported
+    given: dict[str, Callable[..., Any]] = field(default_factory=dict)  # objects of a script
+    resolved: dict[str, Callable[..., Any]] = field(default_factory=dict)
+    importing: list[str] = field(default_factory=list)
+    first: set[str] = field(default_factory=set)  # modules of --import
+    folders: list[str] = field(default_factory=list)  # that the user pointed at
+
+
+_known = Known()
+
+
 def is_own(name: str) -> bool:
     """Whether a name in a config is ``module:name``.
 
     >>> is_own("mymodels:Net"), is_own("my.losses:focal"), is_own("mlp")
     (True, True, False)
     """
-    return _FORM.fullmatch(name) is not None
+    return _FORM.fullmatch(name) is not None or name in _known.given
+
+
+def is_in_a_file(name: str) -> bool:
+    """Whether another process, too, finds what ``module:name`` means."""
+    return _FORM.fullmatch(name) is not None and name.partition(":")[0] not in MAIN
 
 
 def look_in(*folders: str | Path) -> None:
     """Modules are looked for in these folders too, after all others."""
     for folder in folders:
         path = str(Path(folder).resolve())
-        for known in (_folders, sys.path):
+        for known in (_known.folders, sys.path):
             if path not in known:
                 known.append(path)
+
+
+@contextmanager
+def looking() -> Iterator[None]:
+    """Folders that are pointed at inside count inside only."""
+    folders, path = list(_known.folders), list(sys.path)
+    try:
+        yield
+    finally:
+        _known.folders, sys.path[:] = folders, path
 
 
 def resolve(key: str, name: str, makes: type | None = None) -> Callable[..., Any]:
@@ -67,6 +100,8 @@ def resolve(key: str, name: str, makes: type | None = None) -> Callable[..., Any
     >>> resolve("evaluate.metrics", "math:fsum").__name__
     'fsum'
     """
+    if name in _known.given:
+        return _known.given[name]
     if not is_own(name):
         raise UserError(f"{key}: {name!r} is no name of code; write it as module:name")
     module, _, attribute = name.partition(":")
@@ -84,27 +119,86 @@ def resolve(key: str, name: str, makes: type | None = None) -> Callable[..., Any
             f"package only what is annotated so is called, so wrap it in a module of your own"
         )
     made: Callable[..., Any] = found
+    _known.resolved[name] = made
+    return made
+
+
+def again(key: str, name: str) -> Callable[..., Any]:
+    """What :func:`resolve` found before: files that are edited while a run plays change nothing."""
+    return _known.resolved[name] if name in _known.resolved else resolve(key, name)
+
+
+def named(key: str, found: Callable[..., Any], *, by_name: bool = False) -> str:
+    """What a config calls a function or class that a script hands over as an object.
+
+    ``by_name``: it will be imported under that name, by a process that goes on with the run too;
+    else the name means this object as long as the process lives.
+    """
+    if not hasattr(found, "__qualname__"):
+        raise UserError(f"{key}: {found!r} must be a function or a class, or their module:name")
+    module = found.__module__
+    main = sys.modules.get("__main__")
+    if module in MAIN and (file := getattr(main, "__file__", None)):
+        spec = getattr(main, "__spec__", None)  # of ``python -m``
+        module = spec.name if spec is not None else Path(file).stem
+    name = f"{module}:{found.__qualname__}"
+    if not by_name:
+        _known.given[name] = found
+        return name
+    _known.given.pop(name, None)
+    if not is_in_a_file(name):
+        raise UserError(
+            f"{key}: {found.__qualname__} must stand at the top of a file of its own, where a run "
+            "that is resumed finds it again"
+        )
+    return name
+
+
+def is_importing() -> bool:
+    """Whether a module of the user's is being imported now, in this process."""
+    return bool(_known.importing)
+
+
+def called(key: str, name: str, function: Callable[..., Any], makes: type[T], **given: Any) -> T:
+    """What a function of the user's makes of keyword arguments, if it takes them and it does."""
+    file = _written_in(function)
+    try:
+        signature = inspect.signature(function)
+        signature.bind(**given)
+    except (TypeError, ValueError) as error:
+        takes = f"takes {signature}" if isinstance(error, TypeError) else "cannot be called"
+        raise UserError(f"{key}: {name!r} {takes}: {error}") from None
+    try:
+        made = function(**given)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"{key}: {name!r} fails ({_reason(error, file)})") from error
+    if not isinstance(made, makes):
+        raise UserError(f"{key}: {name!r} must make a {makes.__name__}, and makes a "
+                        f"{type(made).__name__}")  # fmt: skip
     return made
 
 
 def import_module(key: str, module: str) -> ModuleType:
     """The module, imported after its file has been told."""
     source = source_of(key, module)
-    if source.module not in _told and source.file is not None:
-        _told.add(source.module)
-        print(f"shoal: runs code of {source.module} ({source.file})", file=sys.stderr)
+    tell(source)
+    _known.importing.append(module)
     try:
         loaded = importlib.import_module(module)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a module may also end the program
         raise UserError(
-            f"{key}: module {module!r} cannot be imported ({_reason(error, source)})"
+            f"{key}: module {module!r} cannot be imported ({_reason(error, source.file)})"
         ) from error
+    finally:
+        _known.importing.pop()
     spec = sys.modules[source.module].__spec__
-    if source.module not in _loaded or _loaded[source.module][0] is not spec:
-        _loaded[source.module] = (spec, source.digest)
-    if _loaded[source.module][1] != source.digest:
+    if source.module not in _known.digests or _known.digests[source.module][0] is not spec:
+        _known.digests[source.module] = (spec, source.digest)
+    if _known.digests[source.module][1] != source.digest:
         raise UserError(
             f"{key}: {source.file} was changed after this process had imported it; start Python "
             "anew (or importlib.reload the module)"
@@ -116,8 +210,8 @@ def source_of(key: str, module: str) -> CodeSource:
     """Where a module is, without running anything of it."""
     importlib.invalidate_caches()  # it may have been written a moment ago
     top = module.partition(".")[0]
-    if top == "__main__":
-        raise UserError(f"{key}: __main__ is whatever runs; write the name of its file")
+    if top in MAIN:
+        raise UserError(f"{key}: {top} is whatever runs; write the name of its file")
     if top == "shoal":
         raise UserError(
             f"{key}: what is in shoal has names of its own; write them without a module"
@@ -130,25 +224,44 @@ def source_of(key: str, module: str) -> CodeSource:
                         "them another name")  # fmt: skip
     if places:
         place = next(iter(places))
-        return CodeSource(top, place, _digest(place))
+        return CodeSource(top, place, _digest(place) if _is_users(place) else _lasting(place))
     if any(specs):
         return CodeSource(top, None, "")  # built into Python
-    where = "".join(f" nor in {folder}" for folder in _folders)
-    raise UserError(
-        f"{key}: module {top!r} is neither installed{where}; put it beside the config, or point at "
-        "its folder with --import FOLDER"
-    )
+    where = "".join(f" nor in {folder}" for folder in _known.folders)
+    raise UserError(f"{key}: module {top!r} is neither installed{where}; point at its folder with "
+                    "--import FOLDER")  # fmt: skip
+
+
+def tell(source: CodeSource) -> None:
+    """Name a file that is about to run, once in a process."""
+    if source.module not in _known.told and source.file is not None:
+        _known.told.add(source.module)
+        print(f"shoal: runs code of {source.module} ({source.file})", file=sys.stderr)
 
 
 def told() -> list[str]:
     """Modules that were named; a process that this one starts need not name them again."""
-    return sorted(_told)
+    return sorted(_known.told)
 
 
-def adopt(path: Iterable[str], modules: Iterable[str]) -> None:
-    """In a process that another has started: its ``sys.path`` and :func:`told`."""
+def imported_first() -> list[str]:
+    """Modules that ``--import`` named: what they register counts in other processes too."""
+    return sorted(_known.first)
+
+
+def import_first(module: str) -> None:
+    """Import a module that the user named, for what it registers."""
+    import_module("--import", module)
+    _known.first.add(module)
+
+
+def adopt(path: Iterable[str], modules: Iterable[str], first: Iterable[str]) -> None:
+    """In a process that another has started: its ``sys.path``, :func:`told` and
+    :func:`imported_first`."""
     sys.path += [folder for folder in path if folder not in sys.path]
-    _told.update(modules)
+    _known.told.update(modules)
+    for module in first:
+        import_first(module)
 
 
 def is_users(module: ModuleType) -> bool:
@@ -164,6 +277,18 @@ def file_of(module: ModuleType) -> Path | None:
     except TypeError:
         return None
     return Path(found) if found and Path(found).exists() else None
+
+
+def file_of_name(module: str) -> Path | None:
+    """The file of a module by its dotted name, without importing anything; None if it is not found
+    so."""
+    top, *inner = module.split(".")
+    spec = _spec(top)
+    place = None if spec is None else _place(spec)
+    if place is None or not inner:
+        return place if place is None or place.is_file() else place / "__init__.py"
+    path = place.joinpath(*inner)
+    return next((f for f in (path.with_suffix(".py"), path / "__init__.py") if f.exists()), None)
 
 
 def _is_users(file: Path) -> bool:
@@ -196,6 +321,9 @@ def _digest(place: Path) -> str:
     return seen.hexdigest()
 
 
+_lasting = cache(_digest)  # what is installed stays while a process lives, and may be large
+
+
 def _is_meant(found: Callable[..., Any], makes: type) -> bool:
     home = sys.modules.get(getattr(found, "__module__", None) or "")
     if home is not None and is_users(home):
@@ -211,25 +339,18 @@ def _is_meant(found: Callable[..., Any], makes: type) -> bool:
     )
 
 
-def _reason(error: BaseException, source: CodeSource) -> str:
+def _written_in(function: Callable[..., Any]) -> Path | None:
+    try:
+        return Path(inspect.getsourcefile(function) or "")
+    except TypeError:  # built in
+        return None
+
+
+def _reason(error: BaseException, place: Path | None) -> str:
     """What went wrong, and in which line of the user's files."""
     what = " ".join(f"{type(error).__name__}: {error}".split())
-    if isinstance(error, SyntaxError) or source.file is None:
+    if isinstance(error, SyntaxError) or place is None:
         return what  # it says where by itself
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if Path(frame.filename).is_relative_to(source.file)]
+    own = [frame for frame in frames if Path(frame.filename).is_relative_to(place)]
     return f"{what}, in {Path(own[-1].filename).name}, line {own[-1].lineno}" if own else what
-
-
-__all__ = [
-    "CodeSource",
-    "adopt",
-    "file_of",
-    "import_module",
-    "is_own",
-    "is_users",
-    "look_in",
-    "resolve",
-    "source_of",
-    "told",
-]

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from shoal.core.errors import UserError
 from shoal.core.old_names import OF_MEMBERS
-from shoal.core.own_code import resolve
+from shoal.core.own_code import again, resolve
 from shoal.core.task import cross_entropy_rows
 from shoal.core.types import Target
 from shoal.metrics.losses import like_outputs
@@ -131,11 +131,8 @@ def score_name(target: Target, names: Sequence[str], rows: str) -> str:
 
 def lower_is_better(names: Sequence[str]) -> list[str]:
     """Those of some metrics whose best figure is the lowest."""
-    return [
-        name
-        for name in names
-        if name in LOWER or (":" in name and getattr(metric(name), "better", "") == "lower")
-    ]
+    own = {name: again("evaluate.metrics", name) for name in names if ":" in name}
+    return [n for n in names if n in LOWER or getattr(own.get(n), "better", "") == "lower"]
 
 
 def metric(name: str) -> Metric:
@@ -211,7 +208,7 @@ def _number(name: str, outputs: Tensor, labels: Tensor) -> float:
     if name in METRICS:
         return WHOLE[name](outputs, labels)
     try:
-        return float(metric(name)(outputs, labels))
+        return float(again("evaluate.metrics", name)(outputs, labels))
     except UserError:
         raise
     except Exception as error:

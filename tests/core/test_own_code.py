@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from torch import nn
 
-from shoal.core import own_code
 from shoal.core.errors import UserError
 from shoal.core.own_code import look_in, resolve, source_of
 
@@ -18,26 +18,11 @@ Write = Callable[..., Path]
 
 
 @pytest.fixture
-def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
-    """Writes modules into a folder that is looked in; the process forgets them afterwards."""
-    before = set(sys.modules)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    for state in ("_told", "_loaded", "_folders"):
-        monkeypatch.setattr(own_code, state, type(getattr(own_code, state))())
-    look_in(tmp_path)
-
-    def written(name: str, text: str) -> Path:
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        return path
-
-    yield written
-    for name in set(sys.modules) - before:
-        if getattr(sys.modules[name], "__file__", None) and str(tmp_path) in str(
-            sys.modules[name].__file__
-        ):
-            del sys.modules[name]
+def write(own_folder: Any) -> Write:
+    """Writes modules into a folder that is looked in."""
+    look_in(own_folder.path)
+    written: Write = own_folder.write
+    return written
 
 
 def test_a_file_is_named_before_it_runs(write: Write, capfd: pytest.CaptureFixture[str]) -> None:
@@ -92,7 +77,7 @@ def test_two_modules_of_a_name_are_refused_and_so_is_an_installed_one_s_twin(
     write("twin.py", "def f(): ...")
     write("other/twin.py", "def f(): ...")
     resolve("loss", "twin:f")
-    look_in(tmp_path / "other")
+    look_in(tmp_path / "own" / "other")
     with pytest.raises(UserError, match="there are two modules 'twin'"):
         resolve("loss", "twin:f")
     write("yaml.py", "raise SystemExit('it ran')")
