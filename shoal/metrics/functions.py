@@ -104,10 +104,13 @@ SUMMED = {
     "iou": Summed(_confused, _mean_iou),
     "perplexity": Summed(_surprise, lambda sums: float((sums[0] / sums[1]).exp())),
 }
-WHOLE: dict[str, Metric] = {"auc": auc, "f1": f1, "mae": mae, "rmse": rmse, "r2": r2}
+# By name, and by the answers that they are for; help and complaints list them from here.
+OF_CLASSES: dict[str, Metric] = {"auc": auc, "f1": f1}
+OF_NUMBERS: dict[str, Metric] = {"mae": mae, "rmse": rmse, "r2": r2}
+WHOLE = {**OF_CLASSES, **OF_NUMBERS}
 METRICS = (*WHOLE, *SUMMED)
 FITTING: dict[Target, tuple[str, ...]] = {
-    "class": ("auc", "f1", "perplexity"),
+    "class": (*OF_CLASSES, "perplexity"),
     "multi_label": ("f1", "auc"),
     "number": ("r2", "rmse", "mae"),
     "dense": ("iou", "perplexity"),
@@ -116,8 +119,6 @@ FITTING: dict[Target, tuple[str, ...]] = {
 # without a choice; what has one class is judged by its accuracy alone
 DEFAULTS = FITTING | {"class": (), "dense": ("iou",)}
 LOWER = ("mae", "rmse", "perplexity")
-
-
 # what runs are judged by, ranked by and compared in, instead of accuracy: shares of 1 as that is
 SCORES: dict[Target, str] = {"multi_label": "f1", "number": "r2", "dense": "iou"}
 
