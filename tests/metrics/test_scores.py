@@ -14,6 +14,7 @@ from torch import Tensor
 
 import shoal
 from shoal.cli import call
+from shoal.core.task import Learnt
 from shoal.metrics.figures import figures, headline, score_of
 from shoal.metrics.functions import DEFAULTS, SCORES, auc, f1, measured, r2, rmse
 from shoal.metrics.losses import hits
@@ -33,7 +34,7 @@ def test_several_labels_by_hand() -> None:
     assert f1(outputs, labels) == pytest.approx((0.5 + 1.0) / 2)
     # label 0: pairs (1, 0) in order: 2 > 1, 2 > LOW, LOW < 1, LOW = LOW; label 1: all 3
     assert auc(outputs, labels) == pytest.approx(((1 + 1 + 0 + 0.5) / 4 + 1.0) / 2)
-    found = hits("multi_label", None, outputs, labels)
+    found = hits(Learnt("multi_label"), outputs, labels)
     assert found is not None and found.tolist() == [1.0, 0.5, 0.5, 1.0]
 
 
@@ -45,7 +46,9 @@ def test_numbers_by_hand() -> None:
     assert rmse(outputs, labels) == pytest.approx(sqrt(2 / 6))
     column = outputs[:, :1], labels[:, 0]  # a network gives a column for one number per row
     assert r2(*column) == pytest.approx(7 / 8)
-    assert hits("number", None, *column) is None
+    assert hits(Learnt("number"), *column) is None
+    shares = hits(Learnt("number", None, (8 / 3,)), *column)
+    assert shares is not None and shares.mean().item() == pytest.approx(7 / 8)
 
 
 @pytest.mark.parametrize("parts", [1, 3])
@@ -57,7 +60,7 @@ def test_pixels_by_hand_in_any_number_of_parts(parts: int) -> None:
     found = measured(["iou", "perplexity"], pairs, ignored=9)
     # without label 9: class 0: 2 of 3; class 1: 3 of 5 (one said for 0, one for 2); class 2: 0 of 1
     assert found["iou"] == pytest.approx((2 / 3 + 3 / 5 + 0) / 3)
-    right = hits("dense", 9, logits, labels)
+    right = hits(Learnt("dense", 9), logits, labels)
     assert right is not None and right.tolist() == pytest.approx([2 / 3, 2 / 3, 1.0])
 
 
@@ -103,10 +106,13 @@ def test_a_choice_of_metrics_keeps_what_a_run_is_judged_by(tmp_path: Path) -> No
     assert "score" not in plain["summary"] and plain["summary"]["final_accuracy"] is not None
 
 
-def test_members_own_rows_have_no_further_metrics(tmp_path: Path) -> None:
+def test_members_own_rows_have_scores_of_their_own(tmp_path: Path) -> None:
     rules = {"rows": "members_held_out"}
-    found = judged_by(tmp_path, "number", lambda x: x[:, 0], evaluate=rules)
-    assert "score" not in found["summary"] and found["summary"]["final_loss"] > 0
+    found = judged_by(tmp_path, "number", lambda x: x[:, 0], evaluate=rules)["records"][-1]
+    assert found["metrics"]["r2"] == found["personalised"]["mean"] and found["accuracy"] is None
+    labels = judged_by(tmp_path, "multi_label", lambda x: (x[:, :2] > 0) * 1.0, evaluate=rules)
+    last = labels["records"][-1]
+    assert "score" not in last and last["accuracy"] == last["personalised"]["mean"]
     expected = {"multi_label": "f1", "number": "r2", "dense": "iou"}
     assert expected == SCORES and all(SCORES[t] in DEFAULTS[t] for t in SCORES)
 
