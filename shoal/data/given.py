@@ -19,9 +19,17 @@ from shoal.core.errors import UserError, suggestion
 from shoal.core.types import Pool, Target
 from shoal.data import tables
 from shoal.data.dataset import Dataset, checked
-from shoal.data.sources.own_files import ColumnRules, listed, of_table, share_of, stratified
+from shoal.data.sources.own_files import (
+    ColumnRules,
+    TargetRules,
+    listed,
+    of_table,
+    share_of,
+    stratified,
+)
 
-OF_ROWS = ("y", "client", "regression", "test", "seed")
+OF_ROWS = ("client", "test", "seed")
+OF_TARGET = TargetRules._fields
 OF_COLUMNS = ColumnRules._fields
 
 
@@ -89,7 +97,7 @@ def _joined(parts: Mapping[str, Any], name: str) -> tuple[tables.Table, dict[str
 
 
 def _of_frame(table: tables.Table, options: Mapping[str, Any]) -> Dataset:
-    known = [*OF_ROWS, *OF_COLUMNS]
+    known = [*OF_ROWS, *OF_TARGET, *OF_COLUMNS]
     for key in options:
         if key not in known:
             raise UserError(f"data has no option {key!r}; {suggestion(key, known)}.")
@@ -97,11 +105,12 @@ def _of_frame(table: tables.Table, options: Mapping[str, Any]) -> Dataset:
     for key in ("category", "leave_out"):
         rules[key] = listed(rules.get(key, ()))
     rows = {key: value for key, value in options.items() if key in OF_ROWS}
-    if "y" not in rows and "y" not in table.names:
+    kind = {key: value for key, value in options.items() if key in OF_TARGET}
+    if "y" not in kind and "y" not in table.names:
         others = ", ".join(name for name in table.names if name != SPLIT)
         raise UserError(f"{table.where} has no column 'y'; say which one holds the answers with "
                         f"data={{'table': ..., 'y': NAME}}; it has {others}.")  # fmt: skip
-    return of_table(table, ColumnRules(**rules), **rows)
+    return of_table(table, ColumnRules(**rules), TargetRules(**kind), **rows)
 
 
 # ---- arrays and tensors --------------------------------------------------------------------------

@@ -17,6 +17,7 @@ import yaml
 
 from shoal.config.read import parsed
 from shoal.core.errors import UserError
+from shoal.metrics.figures import score_of
 from shoal.reports.findings import method_name
 from shoal.reports.members import members
 from shoal.reports.page_data import Page, make_page, pools
@@ -187,7 +188,7 @@ def _card(name: str, facts: Facts, seen: Stamp) -> RunRow:
         now,
         facts.done,
         facts.planned,
-        _last(facts.recent, "accuracy"),
+        score_of(facts.recent[-1]) if facts.recent else None,
         _last(facts.recent, "loss"),
         left,
         changed,

@@ -184,7 +184,7 @@ def _other(dataset: Dataset, name: str) -> Dataset:
     if name == dataset.name:
         return dataset
     data = _beside(load_like(name, dataset), dataset)
-    if (data.shape, data.classes) != (dataset.shape, dataset.classes):
+    if (data.shape, data.classes, data.target) != (dataset.shape, dataset.classes, dataset.target):
         raise UserError(
             f"domain {name!r} has shape {data.shape} and {data.classes} classes, but the run's "
             f"data set {dataset.name!r} has shape {dataset.shape} and {dataset.classes}; domains "
