@@ -16,10 +16,12 @@ from torch import Tensor
 from shoal.config.build import RunPlan, build
 from shoal.config.own_names import own_names
 from shoal.config.schema import Config, from_mapping
-from shoal.core.errors import UserError
+from shoal.core.errors import UserError, concerning
 from shoal.core.files import dump_json, dump_yaml, write_bytes, write_text
 from shoal.core.own_code import is_importing, is_in_a_file, named
 from shoal.core.world_protocol import World
+from shoal.data.dataset import Dataset
+from shoal.data.given import as_config, dataset_of
 from shoal.methods import catalog
 from shoal.methods.catalog.registry import METHODS
 from shoal.methods.method import Method
@@ -102,7 +104,8 @@ def run(
     ``world`` and ``method`` are objects, or what a config says of them; every other key of a
     config (``data``, ``model``, ``loss``, ``local``, ``participation``, ``problem`` ...) is a
     keyword argument with the config's default. Where a config names code of the user's
-    (``"mymodels:Net"``), the class or function itself may stand, too.
+    (``"mymodels:Net"``), the class or function itself may stand, too. ``data`` may also be rows: a
+    data frame, arrays ``(x, y)``, a data set of torch or Hugging Face (:mod:`shoal.data.given`).
 
     Parameters
     ----------
@@ -123,6 +126,14 @@ def run(
     durable = out is not None
     values: dict[str, Any] = {"seed": seed, **config}
     built_world, built_method = None, None
+    rows: Dataset | None = None
+    given = values.get("data")
+    if not isinstance(given, str | None) and not (
+        isinstance(given, Mapping) and ("name" in given or "path" in given)
+    ):
+        with concerning("data"):
+            rows = dataset_of(given)
+        values["data"] = as_config(rows, given)
     if isinstance(world, str | Mapping):
         values["world"] = world if isinstance(world, str) else dict(world)
     elif world is not None:
@@ -138,7 +149,11 @@ def run(
     if out is None:
         if log:
             raise UserError("log: loggers follow a run in a directory; say which with out=")
-        return play(build(checked, built_method, built_world), progress, callbacks)
+        return play(build(checked, built_method, built_world, rows), progress, callbacks)
+    if rows is not None:
+        raise UserError("data: no config can say rows that a program holds, so a run of them could "
+                        "not be resumed; write them to a file, or leave out out= and save the "
+                        "result")  # fmt: skip
     loggers = check([log] if isinstance(log, str) else log)
     _check_readable(checked)
     RunDir(Path(out)).check_free(force)
