@@ -54,6 +54,8 @@ def dataset_of(config: Config) -> Dataset:
     named, given = config.world.name, config.world.options
     domains = domains_of(given) if named == "saved" else given.get("domains")
     options = sharing(config.data.name, config.data.options, domains)
+    if config.data.name == "files" and not _reads_tokens(config.model):
+        options.setdefault("tokens", False)
     if _drawn_with_run(config):
         options["seed"] = config.seed
     return load_data(config.data.name, **options)
@@ -77,11 +79,17 @@ def drawn_data(config: Config) -> list[Any]:
         values = config.data.model_dump(mode="json")
     if isinstance(values.get("path"), str):
         values["path"] = str(Path(values["path"]).expanduser().resolve())
-    return [values, seed]
+    as_tokens = [_reads_tokens(config.model)] if config.data.name == "files" else []
+    return [values, seed, *as_tokens]
 
 
 # options of ``files`` that came later: a config without them is the one of before
 LATER = ("target", "classes", "tokens")
+
+
+def _reads_tokens(choice: ModelChoice) -> bool:
+    """Whether whole numbers may be tokens: for networks of ours that read them, and all others."""
+    return choice.name not in models.names() or models.takes(choice.name, "vocabulary")
 
 
 def _drawn_with_run(config: Config) -> bool:
@@ -207,9 +215,7 @@ def _check_answers(name: str, options: Mapping[str, Any], data: Dataset) -> None
 def as_read_by(choice: ModelChoice, data: Dataset) -> Dataset:
     """The data; whole numbers of a user's own file are plain ones where the network is one of ours
     that reads no tokens."""
-    if data.name != "files" or data.vocabulary is None or choice.name not in models.names():
-        return data
-    if models.takes(choice.name, "vocabulary"):
+    if data.name not in ("files", "memory") or data.vocabulary is None or _reads_tokens(choice):
         return data
     train, test = (p._replace(x=p.x.to(torch.float32)) for p in (data.train, data.test))
     said = f"data: x is whole numbers, which {choice.name} reads as plain numbers"
