@@ -70,7 +70,7 @@ def test_a_run_with_out_is_the_run_of_the_command_line(tmp_path: Path) -> None:
     method = shoal.catalog.fedavg() | shoal.catalog.fedinit(beta=0.1)
     seen = Stop(after=99)
     python = tmp_path / "deep" / "python"
-    result = shoal.run(**SMALL, method=method, out=python, log="csv", callbacks=[seen])
+    result = shoal.run(**SMALL, method=method, out=python, log="csv", callbacks=seen)
     assert content(python) == content(tmp_path / "line")
     assert (python / "logs").exists() and seen.seen == [0, 1, 2, 3]
     memory = shoal.run(**SMALL, method=method, callbacks=[Stop(after=99)])

@@ -23,10 +23,10 @@ from torch import Tensor
 from shoal import models
 from shoal.config import Config
 from shoal.config.build import RunPlan
-from shoal.config.own_names import sources
+from shoal.config.own_names import own_names, sources
 from shoal.core.errors import UserError
 from shoal.core.files import dump_json, write_text
-from shoal.core.own_code import file_of, file_of_name, is_users
+from shoal.core.own_code import file_of, file_of_name, is_own, is_users
 from shoal.core.types import Pool
 from shoal.data.dataset import about, function
 from shoal.data.download import find
@@ -101,7 +101,13 @@ def check_code(where: RunDir, old: Origin | None, config: Config, accept: bool) 
                 f"{source.file} is inside the run directory, from which no code is run; put it "
                 "elsewhere and point at its folder with --import"
             )
-    if old is None or accept:
+    if old is None:
+        return
+    for key, name in own_names(config):
+        if not is_own(name) and old.modules:
+            raise UserError(f"{key}: {name!r} is not known here; it was registered by code of "
+                            f"{' or '.join(old.modules)}, so say --import MODULE")  # fmt: skip
+    if accept:
         return
     for name, digest in old.own_code.items():
         if name in found and found[name].digest != digest:
