@@ -59,7 +59,7 @@ def check_layers(module: nn.Module) -> None:
             raise _draws(_layer(name, layer))
 
 
-def lone_layer(module: nn.Module, x: Tensor, classes: int) -> str | None:
+def lone_layer(module: nn.Module, x: Tensor, outputs: tuple[int, ...]) -> str | None:
     """Look on while a module computes two samples in training mode, and refuse what does not fit.
 
     Returns where batch normalisation sees a single value per channel if a batch has a single row,
@@ -83,17 +83,18 @@ def lone_layer(module: nn.Module, x: Tensor, classes: int) -> str | None:
                 f"{where()} of the network cannot compute samples of shape {tuple(x.shape[1:])} "
                 f"({type(error).__name__}: {reason})"
             ) from error
-    _check_result(result, classes)
+    _check_result(result, outputs)
     return found[0] if found else None
 
 
-def _check_result(result: Any, classes: int) -> None:
-    """Logits, or a pair of logits and features."""
+def _check_result(result: Any, outputs: tuple[int, ...]) -> None:
+    """Logits (``outputs``: the shape of a row's), or a pair of logits and features."""
     pair = isinstance(result, tuple)
     logits = result[0] if pair and len(result) == 2 else result
     if isinstance(logits, Tensor):
-        if tuple(logits.shape) == (ROWS, classes) and logits.is_floating_point():
-            _check_features(result[1] if pair else logits)
+        if tuple(logits.shape) == (ROWS, *outputs) and logits.is_floating_point():
+            if pair:
+                _check_features(result[1])
             if not logits.requires_grad:
                 raise UserError(
                     "the network's forward returns logits without a gradient, so nothing would be "
@@ -107,7 +108,7 @@ def _check_result(result: Any, classes: int) -> None:
         what = f"{len(result)} things" if pair else f"a {type(result).__name__}"
     raise UserError(
         f"the network's forward returns {what}; it must return the logits, a tensor of shape "
-        f"(rows, {classes}), or the pair (logits, features)"
+        f"(rows, {', '.join(map(str, outputs))}), or the pair (logits, features)"
     )
 
 
