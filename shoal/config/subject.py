@@ -13,8 +13,8 @@ from shoal import models
 from shoal.config.schema import Config, Loss, ModelChoice, Problem
 from shoal.core import rng
 from shoal.core.errors import UserError, concerning
+from shoal.core.layers.fitting import check_layers, materialise, watched
 from shoal.core.own_code import resolve
-from shoal.core.pure_layers import check_layers, lone_layer
 from shoal.core.rng import seeded
 from shoal.core.task import ModuleTask, QuadraticTask, RowLoss, Task
 from shoal.core.types import TARGET_WORDS, Model, Pool
@@ -172,26 +172,35 @@ def task_of(config: Config, data: Dataset) -> ModuleTask:
     options = {key: value for key, value in every.items() if key not in ("name", "init")}
     make = models.Blueprint.of(choice.name, data.shape, outputs, options)
     _check_answers(choice.name, options, data)
+    sample = data.train.x[:2]
     with seeded(0):
         network = make()
+        materialise(network, sample)
     check_layers(network)
     shape = outputs_shape(data.target, outputs, data.train.y)
     # one of its own, as it will be trained: it is looked at in training mode
-    lone = lone_layer(deepcopy(network).to(torch.float32), data.train.x, shape)
-    low = torch.bfloat16 if config.precision == "bfloat16" else None
+    seen = watched(deepcopy(network).to(torch.float32), sample, shape)
     with concerning("loss"):
         name, rows = loss_of(config.loss, data, shape)
-    return ModuleTask(
+    task = ModuleTask(
         make,
         rows,
         classes=data.label_classes,
-        lone_layer=lone,
+        lone_layer=seen.lone_layer,
         shape=data.shape,
-        autocast=low,
+        autocast=torch.bfloat16 if config.precision == "bfloat16" else None,
         target=data.target,
         variances=_variances(data) if data.target == "number" else (),
         ignored=config.loss.ignore_index if name == "cross_entropy" else None,
+        draws=seen.draws,
+        sample=sample,
+        seed=config.seed,
     )
+    if choice.init == "random" or not task.frozen:
+        return task
+    tensors = _tensors(Path(choice.init))
+    _check_tensors(choice, tensors, {n: tuple(t.shape) for n, t in task.frozen.items()})
+    return task.holding(tensors)
 
 
 def _check_answers(name: str, options: Mapping[str, Any], data: Dataset) -> None:
@@ -301,7 +310,15 @@ def initial_of(choice: ModelChoice, task: ModuleTask, seed: int) -> Model:
     tensors = _tensors(Path(choice.init))
     names = (*task.layout.names, *task.stats_layout.names)
     shapes = (*task.layout.shapes, *task.stats_layout.shapes)
-    for name, shape in zip(names, shapes, strict=True):
+    _check_tensors(choice, tensors, dict(zip(names, shapes, strict=True)))
+    return task.pack(tensors)
+
+
+def _check_tensors(
+    choice: ModelChoice, tensors: Mapping[str, torch.Tensor], wanted: Mapping[str, Any]
+) -> None:
+    """Names and shapes must be the model's own."""
+    for name, shape in wanted.items():
         found = tuple(tensors[name].shape) if name in tensors else None
         if found != shape:
             what = f"of shape {found}" if found is not None else "missing"
@@ -309,7 +326,6 @@ def initial_of(choice: ModelChoice, task: ModuleTask, seed: int) -> Model:
                 f"model.init: in {choice.init}, tensor {name!r} is {what}, but model "
                 f"{choice.name!r} needs {shape}"
             )
-    return task.pack(tensors)
 
 
 def _tensors(path: Path) -> dict[str, torch.Tensor]:
