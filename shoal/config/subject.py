@@ -19,7 +19,8 @@ from shoal.core.rng import seeded
 from shoal.core.task import ModuleTask, QuadraticTask, RowLoss, Task
 from shoal.core.types import TARGET_WORDS, Model, Pool
 from shoal.core.world_protocol import World
-from shoal.data.dataset import function
+from shoal.data.dataset import function, is_users
+from shoal.data.given import load_own
 from shoal.data.sources import Dataset, names
 from shoal.data.sources import load as load_data
 from shoal.data.text import sharing
@@ -58,6 +59,8 @@ def dataset_of(config: Config) -> Dataset:
         options.setdefault("tokens", False)
     if _drawn_with_run(config):
         options["seed"] = config.seed
+    if is_users(config.data.name):
+        return load_own(config.data.name, options)
     return load_data(config.data.name, **options)
 
 
@@ -248,7 +251,7 @@ def loss_of(loss: Loss, data: Dataset, shape: tuple[int, ...]) -> tuple[str, Row
         if not len(y):  # a form without rows
             y = torch.zeros(8, *y.shape[1:], dtype=y.dtype)
         drawn = torch.randn(len(y), *shape, generator=torch.Generator().manual_seed(0))
-        return named, own_loss(named, resolve("loss", named), loss.given, drawn, y)
+        return named, own_loss(named, resolve("loss", named, torch.Tensor), loss.given, drawn, y)
     name = fitting(loss.name, data.target)
     for key in loss.given:
         if key not in READ.get(name, ()):
