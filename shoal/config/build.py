@@ -24,7 +24,7 @@ from shoal.config.subject import (
 )
 from shoal.core.errors import UserError, concerning
 from shoal.core.old_names import OF_MEMBERS
-from shoal.core.task import Task, target_of
+from shoal.core.task import Task, learnt_of
 from shoal.core.types import Model, Pool
 from shoal.core.world_protocol import Moment, World, largest_client
 from shoal.data.sources import Dataset
@@ -104,7 +104,7 @@ def build(
     task = subject.task
     if config.problem is None:
         with concerning("method"):
-            chosen.check_target(target_of(task)[0])
+            chosen.check_target(learnt_of(task).target)
     for part in chosen.fillers("transform_task"):
         task = part.transform_task(task)
     if config.model.init != "random" and task is not subject.task:

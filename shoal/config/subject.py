@@ -181,6 +181,7 @@ def task_of(config: Config, data: Dataset) -> ModuleTask:
         shape=data.shape,
         autocast=low,
         target=data.target,
+        variances=_variances(data) if data.target == "number" else (),
         ignored=config.loss.ignore_index if name == "cross_entropy" else None,
     )
 
@@ -213,6 +214,12 @@ def as_read_by(choice: ModelChoice, data: Dataset) -> Dataset:
     train, test = (p._replace(x=p.x.to(torch.float32)) for p in (data.train, data.test))
     said = f"data: x is whole numbers, which {choice.name} reads as plain numbers"
     return data._replace(train=train, test=test, vocabulary=None, notes=(*data.notes, said))
+
+
+def _variances(data: Dataset) -> tuple[float, ...]:
+    """Of each column of training answers; 1 of one that never varies."""
+    y = data.train.y.double().reshape(len(data.train.y), -1)
+    return tuple(float(v) or 1.0 for v in y.var(0, unbiased=False)) if len(y) else ()
 
 
 READ = {"cross_entropy": ("class_weights", "label_smoothing", "ignore_index"),

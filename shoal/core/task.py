@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from copy import copy, deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -68,6 +68,7 @@ class ModuleTask:
     autocast: torch.dtype | None = None  # what layers compute in, where not in ``dtype``
     target: Target = "class"
     ignored: int | None = None  # the label that counts for nothing
+    variances: tuple[float, ...] = ()  # of training rows, where numbers are learnt
     module: nn.Module = field(init=False, repr=False, compare=False)
     plain: dict[str, Tensor] = field(init=False, repr=False, compare=False)
     # second names of tied tensors, and their first
@@ -299,11 +300,25 @@ class QuadraticTask:
         return {k: v.clone() for k, v in self.layout.unflatten(model.theta).items()}
 
 
-def target_of(task: Task) -> tuple[Target, int | None]:
-    """What is learnt, and the label that counts for nothing. A task that does not say learns
-    classes if it has some, else numbers."""
+class Learnt(NamedTuple):
+    """What is learnt, the label that counts for nothing (None: all count), and where numbers are
+    learnt the variances of their columns, which errors are measured by."""
+
+    target: Target
+    ignored: int | None = None
+    variances: tuple[float, ...] = ()
+
+    @property
+    def scored(self) -> bool:
+        """Whether a row is right or wrong, or at least near or far."""
+        return self.target != "number" or bool(self.variances)
+
+
+def learnt_of(task: Task) -> Learnt:
+    """A task that does not say what is learnt learns classes if it has some, else numbers."""
     plain: Target = "number" if task.classes is None else "class"
-    return getattr(task, "target", plain), getattr(task, "ignored", None)
+    target, variances = getattr(task, "target", plain), getattr(task, "variances", ())
+    return Learnt(target, getattr(task, "ignored", None), variances)
 
 
 def positions(labels: Tensor, ignored: int) -> Tensor:
@@ -333,6 +348,6 @@ __all__ = [
     "cross_entropy_rows",
     "mean_loss",
     "positions",
-    "target_of",
+    "learnt_of",
     "weighed",
 ]

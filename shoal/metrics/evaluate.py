@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from shoal.core.machine import cores
-from shoal.core.task import ModuleTask, Task, target_of, weighed
+from shoal.core.task import ModuleTask, Task, learnt_of, weighed
 from shoal.core.types import Batch, ClientData, Model
 from shoal.metrics.losses import hits
 
@@ -85,7 +85,8 @@ ROWS, IMAGES = 1024, 128
 
 
 class Scores(NamedTuple):
-    """Means over samples (pixels, tokens); ``accuracy`` is None where numbers are learnt."""
+    """Means over samples (pixels, tokens); ``accuracy`` is R2 where numbers are learnt (see
+    :func:`shoal.metrics.losses.hits`), and None where nothing says how far off they are."""
 
     accuracy: float | None
     loss: float
@@ -111,7 +112,7 @@ def evaluate(task: Task, model: Model, data: ClientData) -> Scores:
         loss, correct, total = loss + part.loss, correct + part.correct, total + part.weight
     if total == 0.0:
         return Scores(None, float("nan"))
-    return Scores(None if target_of(task)[0] == "number" else correct / total, loss / total)
+    return Scores(correct / total if learnt_of(task).scored else None, loss / total)
 
 
 class _Sums(NamedTuple):
@@ -163,12 +164,12 @@ def _threads(process: int, count: int) -> ThreadPoolExecutor:
 
 @torch.inference_mode()
 def _sums(task: Task, model: Model, data: ClientData, parts: Sequence[slice]) -> list[_Sums]:
-    found, (target, ignored) = [], target_of(task)
+    found, learnt = [], learnt_of(task)
     for part, batch in batches(data, parts):
-        weight = _weight(data, part, batch, ignored)
+        weight = _weight(data, part, batch, learnt.ignored)
         outputs = task.forward(model.theta, batch, model.stats, False)
         loss = float((task.row_losses(outputs, batch) * weight).sum(dtype=torch.float64))
-        right = hits(target, ignored, outputs.logits, batch.y)
+        right = hits(learnt, outputs.logits, batch.y)
         correct = 0.0 if right is None else float((right * weight).sum(dtype=torch.float64))
         found.append(_Sums(loss, correct, float(weight.sum(dtype=torch.float64))))
     return found
@@ -248,13 +249,13 @@ def _at_once(task: Task, models: Sequence[Model], data: Sequence[ClientData]) ->
     x = torch.stack([d.pool.x[d.rows[p]] for d, p in zip(data, places, strict=True)])
     y = torch.stack([d.labels[p] for d, p in zip(data, places, strict=True)])
 
-    target, ignored = target_of(task)
+    learnt = learnt_of(task)
 
     def one(theta: Tensor, stats: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         batch = Batch(x, y)
         outputs = task.forward(theta, batch, stats, False)
-        right = hits(target, ignored, outputs.logits, y)
-        assert right is not None, "models of numbers are run one by one"
+        right = hits(learnt, outputs.logits, y)
+        assert right is not None, "what has no scores is run one by one"
         return right, task.row_losses(outputs, batch)
 
     thetas, stats = (torch.stack([m[i] for m in models]) for i in (0, 1))
@@ -273,7 +274,7 @@ def _at_once(task: Task, models: Sequence[Model], data: Sequence[ClientData]) ->
 
 
 class RowScores(NamedTuple):
-    """What a model makes of each row; ``hit`` is empty where numbers are learnt."""
+    """What a model makes of each row; ``hit`` is empty where there are no scores."""
 
     hit: Tensor
     loss: Tensor
@@ -282,16 +283,16 @@ class RowScores(NamedTuple):
 
 @torch.inference_mode()
 def row_scores(task: Task, model: Model, data: ClientData) -> RowScores:
-    right, losses, (target, ignored) = [], [], target_of(task)
+    right, losses, learnt = [], [], learnt_of(task)
     for _, batch in batches(data, slices(task, data)):
         found = task.forward(model.theta, batch, model.stats, False)
         losses.append(task.row_losses(found, batch))
-        one = hits(target, ignored, found.logits, batch.y)
+        one = hits(learnt, found.logits, batch.y)
         if one is not None:
             right.append(one)
     loss = torch.cat(losses).double()
     weight = torch.ones_like(loss) if data.weight is None else data.weight.double()
-    weight = weighed(ignored, data.labels, weight)
+    weight = weighed(learnt.ignored, data.labels, weight)
     hit = torch.cat(right).double() if right else loss.new_empty(0)
     return RowScores(hit, loss, weight)
 
@@ -336,7 +337,7 @@ def evaluate_each(task: Task, model: Model, data: Sequence[ClientData]) -> list[
     """Scores of one model on every member's data, in one pass over all rows."""
     if not data:
         return []
-    alone = target_of(task)[1] is not None  # rows count as much as there is in them
+    alone = learnt_of(task).ignored is not None  # rows count as much as there is in them
     if alone or any(d.pool is not data[0].pool or d.weight is not None for d in data):
         return [evaluate(task, model, d) for d in data]
     scores, sizes = row_scores(task, model, united(data)), [len(d) for d in data]
@@ -376,9 +377,9 @@ def evaluate_own(task: Task, models: Sequence[Model], data: Sequence[ClientData]
     for alike in own.values():
         mine, rows = [models[i] for i in alike], [data[i] for i in alike]
         scores: list[Scores] | None = None
-        target, ignored = target_of(task)
-        equal = ignored is None and all(d.weight is None for d in rows)
-        if task.stackable and target != "number" and equal:
+        learnt = learnt_of(task)
+        equal = learnt.ignored is None and all(d.weight is None for d in rows)
+        if task.stackable and learnt.scored and equal:
             with suppress(RuntimeError):  # one by one is always right, and says what is not
                 scores = side_by_side(task, mine, rows)
         if scores is None:

@@ -126,8 +126,8 @@ SCORES: dict[Target, str] = {"multi_label": "f1", "number": "r2", "dense": "iou"
 def score_name(target: Target, names: Sequence[str], rows: str) -> str:
     """What a run is judged by: accuracy (there is none of numbers) where that score was not asked
     for, or members are scored on rows of their own, which further metrics do not look at."""
-    best = SCORES.get(target, "accuracy")
-    return best if best in names and rows not in OF_MEMBERS else "accuracy"
+    best, looked = SCORES.get(target, "accuracy"), target == "number" or rows not in OF_MEMBERS
+    return best if best in names and looked else "accuracy"
 
 
 def lower_is_better(names: Sequence[str]) -> list[str]:

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, huber_loss, l1_loss, mse_loss
 
 from shoal.core.errors import UserError
-from shoal.core.task import RowLoss, cross_entropy_rows, positions
+from shoal.core.task import Learnt, RowLoss, cross_entropy_rows, positions
 from shoal.core.types import TARGET_WORDS, Target
 
 
@@ -193,10 +193,15 @@ def _same(a: Tensor, b: Tensor) -> bool:
 
 
 # ---- what counts ---------------------------------------------------------------------------------
-def hits(target: Target, ignored: int | None, logits: Tensor, labels: Tensor) -> Tensor | None:
-    """How much of each row is right, from 0 to 1; None for numbers, which are only near or far."""
-    if target == "number":
+def hits(learnt: Learnt, logits: Tensor, labels: Tensor) -> Tensor | None:
+    """How much of each row is right, from 0 to 1. Of numbers ``1 - error^2 / variance``, whose mean
+    over rows is their R2 by the variance of training rows; None where that is not known."""
+    target, ignored = learnt.target, learnt.ignored
+    if not learnt.scored:
         return None
+    if target == "number":
+        errors = (like_outputs(labels, logits) - logits).square()
+        return 1.0 - (errors / errors.new_tensor(learnt.variances)).mean(-1)
     if target == "multi_label":
         return ((logits > 0) == (labels > 0.5)).to(logits.dtype).mean(-1)
     right = logits.argmax(1 if target == "dense" else -1).eq(labels)

@@ -95,6 +95,8 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "classes that come": ("numbers", {"world": {"name": "classes", "members": 3}},
                           "world 'classes' is for rows with one class each, and y of 'files' is "
                           "numbers"),
+    "masks that would stay": ("pixels", {"model": "small_unet", "world": {
+        "name": "domains", "members": 3, "domains": ["plain", "mirrored"]}}, "'mirrored' moves"),
     "label skew": ("numbers", {"world": {"name": "static", "members": 3, "rounds": 1,
                                          "partition": "dirichlet"}}, "partition 'dirichlet' deals"),
     "prototypes": ("numbers", {"method": "fedgh"}, "PrototypeHeader is for one class per row"),

@@ -154,7 +154,8 @@ class RunRow(NamedTuple):
     state: State
     done: int
     planned: int | None
-    accuracy: float | None
+    accuracy: float | None  # or what the run is judged by
+    score: str
     loss: float | None
     left: float | None  # seconds
     changed: float  # seconds since the epoch
@@ -188,7 +189,8 @@ def _card(name: str, facts: Facts, seen: Stamp) -> RunRow:
         now,
         facts.done,
         facts.planned,
-        score_of(facts.recent[-1]) if facts.recent else None,
+        next((v for r in reversed(facts.recent) if (v := score_of(r)) is not None), None),
+        next((r["score"] for r in facts.recent if "score" in r), "accuracy"),
         _last(facts.recent, "loss"),
         left,
         changed,

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from shoal.core import rng
 from shoal.core.errors import UserError, suggestion
-from shoal.core.types import Pool
+from shoal.core.types import TARGET_WORDS, Pool
 from shoal.data.sources import Dataset, load_like, names
 
 
@@ -92,6 +92,7 @@ TRANSFORMS: dict[str, Transform] = {
     "dim": lambda x, about: about.low + 0.5 * (x - about.low),
     "permuted": _permuted,
 }
+MOVING = ("rotated", "upside_down", "mirrored", "permuted")
 
 
 @dataclass(frozen=True)
@@ -164,6 +165,12 @@ def _seen(
         raise UserError(
             f"domain {name!r} needs inputs that are real numbers, but data set {dataset.name!r} "
             f"has {dataset.train.x.dtype}; use permuted, or data sets as domains."
+        )
+    if name in MOVING and dataset.target in ("dense", "token"):
+        raise UserError(
+            f"domain {name!r} moves the values of a row to other places, and y of "
+            f"{dataset.name!r} is {TARGET_WORDS[dataset.target]}, which would stay; use inverted, "
+            f"noisy, dim, or data sets as domains."
         )
     train = Pool(turn(dataset.train.x, Range(low, high, seed, 0)), dataset.train.y)
     test = Pool(turn(dataset.test.x, Range(low, high, seed, 1)), dataset.test.y)
