@@ -26,14 +26,54 @@ def dates(draw: np.random.Generator) -> Frame:
     income = draw.lognormal(10, 0.5, n)
     score = (day.weekday >= 5) * 1.5 - (day.month < 4) * 1.2 + np.log(income) - 10
     late = score + draw.normal(0, 0.7, n) > 0.3
-    return Frame({"branch": draw.choice(["north", "south", "east", "west", "mid"], n),
-                  "opened": day.strftime("%d.%m.%Y"), "income": income.round(2),
-                  "age": draw.integers(18, 80, n), "late": np.where(late, "yes", "no")})  # fmt: skip
+    branch = draw.choice(["north", "south", "east", "west", "mid"], n)
+    return Frame({"branch": branch, "opened": day.strftime("%d.%m.%Y"), "income": income.round(2),
+                  "age": draw.integers(18, 80, n), "late": np.where(late, "yes", "no")}
+    )  # fmt: skip
 
 
-GOOD = "kind quick clean friendly helpful great lovely calm honest warm".split()
-BAD = "rude slow dirty broken noisy awful cold late careless poor".split()
-PLAIN = "the room was staff and a table food with very today again we came for it".split()
+GOOD = [
+    "kind",
+    "quick",
+    "clean",
+    "friendly",
+    "helpful",
+    "great",
+    "lovely",
+    "calm",
+    "honest",
+    "warm",
+]
+BAD = [
+    "rude",
+    "slow",
+    "dirty",
+    "broken",
+    "noisy",
+    "awful",
+    "cold",
+    "late",
+    "careless",
+    "poor",
+]
+PLAIN = [
+    "the",
+    "room",
+    "was",
+    "staff",
+    "and",
+    "a",
+    "table",
+    "food",
+    "with",
+    "very",
+    "today",
+    "again",
+    "we",
+    "came",
+    "for",
+    "it",
+]
 
 
 def texts(draw: np.random.Generator) -> Frame:
@@ -42,9 +82,10 @@ def texts(draw: np.random.Generator) -> Frame:
     for stars in draw.integers(1, 4, n):
         chosen = [*draw.choice(PLAIN, 8), *draw.choice(GOOD, stars), *draw.choice(BAD, 4 - stars)]
         rows.append((" ".join(draw.permutation(chosen)), f"{stars} stars"))
-    return Frame({"shop": [f"shop {i}" for i in draw.integers(0, 12, n)],
-                  "review": [text for text, _ in rows],
-                  "price": draw.normal(20, 5, n).round(1), "label": [s for _, s in rows]})  # fmt: skip
+    shop = [f"shop {i}" for i in draw.integers(0, 12, n)]
+    reviews, stars = ([row[i] for row in rows] for i in (0, 1))
+    price = draw.normal(20, 5, n).round(1)
+    return Frame({"shop": shop, "review": reviews, "price": price, "label": stars})
 
 
 def amounts(draw: np.random.Generator) -> Frame:
@@ -82,8 +123,28 @@ def labels(draw: np.random.Generator) -> Frame:
     return Frame({"device": draw.choice([f"d{i}" for i in range(7)], n), **columns, **named})
 
 
+def visits(draw: np.random.Generator) -> Frame:
+    """Visits to seven clinics over a year: who comes back within a month (examples/visits.csv)."""
+    n = 1400
+    clinics = ["Ashby", "Birch Lane", "Castle", "Docks", "Elm Street", "Fairview", "Greenhill"]
+    clinic = draw.choice(7, n, p=[0.3, 0.2, 0.16, 0.13, 0.1, 0.07, 0.04])
+    start = np.array([0, 0, 60, 0, 120, 0, 200])[clinic]
+    day = start + (draw.random(n) * (364 - start)).astype(int)
+    age, pressure = draw.integers(1, 95, n), draw.normal(125, 15, n).round(0)
+    reason = draw.choice(["cough", "back pain", "check-up", "injury", "diabetes"], n)
+    score = 0.04 * (age - 50) + 0.05 * (pressure - 125) + 1.8 * (reason == "diabetes")
+    score += -1.2 * (reason == "check-up") + 0.8 * np.cos(2 * np.pi * day / 365) - 0.3
+    returned = np.where(score + draw.logistic(0, 0.7, n) > 0, "yes", "no")
+    when = pd.Timestamp("2025-01-01") + pd.to_timedelta(day, "D")
+    return Frame({"visit": np.arange(n) + 1001, "clinic": np.array(clinics)[clinic],
+                  "date": when.strftime("%Y-%m-%d"), "age": age,
+                  "pressure": np.where(draw.random(n) < 0.04, np.nan, pressure), "reason": reason,
+                  "returned": returned}).sort_values(["date", "visit"])  # fmt: skip
+
+
 TABLES: dict[str, Callable[[np.random.Generator], Frame]] = {
-    "dates": dates, "texts": texts, "amounts": amounts, "sites": sites, "labels": labels}  # fmt: skip
+    "dates": dates, "texts": texts, "amounts": amounts, "sites": sites, "labels": labels
+}  # fmt: skip
 
 
 def written(name: str, folder: Path) -> Path:
@@ -102,7 +163,9 @@ def pooled(name: str, path: Path, train: Any, test: Any) -> float:
     if name == "dates":
         day = pd.to_datetime(frame["opened"], format="%d.%m.%Y")
         frame = frame.assign(weekday=day.dt.weekday, month=day.dt.month)
-        columns = make_column_transformer((scaled, ["income", "age"]), (kinds, ["weekday", "month"]))
+        columns = make_column_transformer(
+            (scaled, ["income", "age"]), (kinds, ["weekday", "month"])
+        )
     elif name == "texts":
         columns = make_column_transformer((scaled, ["price"]), (TfidfVectorizer(), "review"))
     elif name == "amounts":

@@ -111,9 +111,6 @@ def members(found: Survey) -> str:
 
 
 # ---- the config ----------------------------------------------------------------------------------
-ROUNDS = 40
-
-
 def written(found: Survey, file: Path) -> str:
     """A commented config. Its rates suit a linear model over normalised columns."""
     import yaml
@@ -164,22 +161,23 @@ def written(found: Survey, file: Path) -> str:
 
 def _training(found: Survey) -> list[str]:
     rows = found.rows
+    many = len(found.members) > 100
+    rounds = 60 if rows < 50_000 else 30
     batch = 32 if rows < 20_000 else 128 if rows < 500_000 else 1024
     kind = {"class": "logistic regression", "multi_label": "logistic regression for each label",
             "number": "linear regression"}[found.target]  # fmt: skip
     metrics = {"class": "[f1]", "multi_label": "[f1]", "number": "[r2, mae, rmse]"}[found.target]
     if found.member:
-        world = f"{{name: static, partition: natural, rounds: {ROUNDS}}}  # each {found.member}"
+        world = f"{{name: static, partition: natural, rounds: {rounds}}}  # each {found.member}"
     else:
         world = (
-            f"{{name: static, members: 10, partition: iid, rounds: {ROUNDS}}}  # dealt at random"
+            f"{{name: static, members: 10, partition: iid, rounds: {rounds}}}  # dealt at random"
         )
-    few = len(found.members) > 100
     return [
         f"model: {{name: linear}}  # {kind}; {{name: mlp, hidden: [32]}} for what is not linear",
         f"world: {world}",
-        f"participation: {'100' if few else '1.0'}  # members a round: a number, or a share",
-        f"local: {{epochs: 2, batch: {batch}, lr: 0.01, optimizer: adam, schedule: polynomial}}",
+        f"participation: {'100' if many else '1.0'}  # members a round: a number, or a share",
+        f"local: {{epochs: 2, batch: {batch}, lr: 0.02, optimizer: adam, schedule: polynomial}}",
         "method: fedavg  # `shoal methods` lists the others",
         "evaluate:",
         "  rows: test_all  # the test rows above; members_held_out scores each member on its own",

@@ -181,6 +181,7 @@ def task_of(config: Config, data: Dataset) -> ModuleTask:
         shape=data.shape,
         autocast=low,
         target=data.target,
+        unit=data.unit,
         variances=_variances(data) if data.target == "number" else (),
         ignored=config.loss.ignore_index if name == "cross_entropy" else None,
     )

@@ -69,6 +69,8 @@ class ModuleTask:
     target: Target = "class"
     ignored: int | None = None  # the label that counts for nothing
     variances: tuple[float, ...] = ()  # of training rows, where numbers are learnt
+    # mean and deviation of every answer: the network learns deviations from the mean
+    unit: tuple[tuple[float, float], ...] = ()
     module: nn.Module = field(init=False, repr=False, compare=False)
     plain: dict[str, Tensor] = field(init=False, repr=False, compare=False)
     # second names of tied tensors, and their first
@@ -137,6 +139,12 @@ class ModuleTask:
     def forward(self, theta: Tensor, batch: Batch, stats: Tensor, train: bool) -> Outputs:
         """Outputs have the task's own type, and so has the loss that is made of them, in training
         and in evaluation, whatever layers compute in."""
+        found = self._computed(theta, batch, stats, train)
+        if not self.unit:
+            return found
+        return found._replace(logits=in_unit(found.logits, self.unit))
+
+    def _computed(self, theta: Tensor, batch: Batch, stats: Tensor, train: bool) -> Outputs:
         if self.autocast is None:
             return self._forward(theta, batch, stats, train)
         # no cache: it would keep one client's weights for another
@@ -191,6 +199,9 @@ class ModuleTask:
         return owner
 
     def row_losses(self, outputs: Outputs, batch: Batch) -> Tensor:
+        if self.unit:
+            return self.rows(without_unit(outputs.logits, self.unit),
+                             without_unit(batch.y, self.unit))  # fmt: skip
         return self.rows(outputs.logits, batch.y)
 
     def export(self, model: Model) -> dict[str, Tensor]:
@@ -203,6 +214,23 @@ class ModuleTask:
             else value.clone()
             for name, value in self.plain.items()
         }
+
+
+Unit = tuple[tuple[float, float], ...]
+
+
+def in_unit(values: Tensor, unit: Unit) -> Tensor:
+    """Deviations from the mean as answers are written: ``mean + deviation * value``."""
+    if len(unit) == 1:
+        return values * unit[0][1] + unit[0][0]
+    return torch.stack([values[..., i] * w + m for i, (m, w) in enumerate(unit)], -1)
+
+
+def without_unit(values: Tensor, unit: Unit) -> Tensor:
+    """The deviations themselves."""
+    if len(unit) == 1:
+        return (values - unit[0][0]) / unit[0][1]
+    return torch.stack([(values[..., i] - m) / w for i, (m, w) in enumerate(unit)], -1)
 
 
 def _pair(result: Any) -> tuple[Tensor, Tensor]:

@@ -14,11 +14,12 @@ import numpy as np
 from shoal.core.errors import UserError
 from shoal.core.types import Target
 from shoal.data.columns import MOST, as_texts, dates, part_of
-from shoal.data.tables import MISSING, Array, Table, is_number, no_value, read, row_of
+from shoal.data.tables import Array, Table, is_number, no_value, read, row_of
 
 Sort = Literal["numbers", "whole numbers", "categories", "texts", "dates", "names of rows",
                "one value", "nothing", "arrays", "other"]  # fmt: skip
 FEW = 20  # distinct whole numbers that are classes rather than amounts
+MARKS = ("?", "-", "--", "unknown", "missing")
 FORMATS = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%d.%m.%Y %H:%M",
            "%d/%m/%Y %H:%M", "%m/%d/%Y %H:%M", "%Y%m%d")  # fmt: skip
 ANSWERS = ("y", "target", "label", "class", "outcome", "answer", "response")
@@ -114,7 +115,7 @@ def _facts(table: Table, name: str) -> ColumnFacts:
     whole = bool(np.all(real == np.floor(real)))
     if whole:
         facts = facts._replace(example=str(int(real[0])))
-    named = bool(ROW_NAMES.search(name)) or bool(np.all(np.diff(real) == 1))
+    named = bool(ROW_NAMES.search(name)) or real.max() - real.min() == len(values) - 1
     if whole and named and distinct == len(values) > FEW:
         return facts._replace(sort="names of rows")
     return facts._replace(sort="whole numbers" if whole else "numbers")
@@ -129,7 +130,8 @@ def _of_texts(facts: ColumnFacts, texts: list[str], rows: int) -> ColumnFacts:
     numbers = sum(count for text, count in found.items() if is_number(text))
     if numbers * 2 > len(texts):
         # one short mark, again and again, says "no value"; a text among numbers is a mistake
-        if len(odd) == 1 and len(odd[0]) <= 10 and odd[0] not in MISSING:
+        often = len(odd) == 1 and (found[odd[0]] > 1 or odd[0] in MARKS)
+        if often and len(odd[0]) <= 10:
             return facts._replace(sort="numbers", odd=odd, distinct=len(found) - 1,
                                   missing=facts.missing + found[odd[0]])  # fmt: skip
         return facts
