@@ -127,7 +127,7 @@ def test_the_schema_knows_every_key(capsys: pytest.CaptureFixture[str]) -> None:
     assert schema == json.loads(json.dumps(json_schema()))
     assert set(schema["properties"]) == set(Config.model_fields)
     local = schema["$defs"]["LocalTraining"]
-    assert set(local["properties"]) == {k.split(".")[1] for k, _ in keys()
-                                        if k.startswith("local.") and k.count(".") == 1}  # fmt: skip
+    inner = {k.split(".")[1] for k, _ in keys() if k.startswith("local.") and k.count(".") == 1}
+    assert set(local["properties"]) == inner
     assert local["additionalProperties"] is False, "editors mark unknown keys"
     assert TypeAdapter(Config).json_schema()["properties"].keys() == schema["properties"].keys()
