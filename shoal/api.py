@@ -96,7 +96,7 @@ def run(
     force: bool = False,
     log: Sequence[str] | str = (),
     progress: bool = False,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Sequence[Callback] | Callback = (),
     **config: Any,
 ) -> Result:
     """Run a method in a world: in memory, or with ``out`` in a directory, as ``shoal run`` does.
@@ -113,7 +113,7 @@ def run(
     force: replace an earlier run there.
     log: loggers of the directory: csv, tensorboard, mlflow, wandb.
     progress: show on stderr where the run is.
-    callbacks: functions that are told the record of every round.
+    callbacks: a function, or several, told the record of every round.
 
     >>> result = run(problem={"a": [1, 2], "b": [2, -1], "n": [1, 3], "w0": [1], "rounds": 2},
     ...              client_weights="equal", local={"epochs": 2, "lr": 0.1}, engine="loop")
@@ -124,13 +124,13 @@ def run(
         raise UserError("the module that is imported starts a run; write what starts it under "
                         "if __name__ == '__main__':")  # fmt: skip
     durable = out is not None
+    watchers = [callbacks] if callable(callbacks) else list(callbacks)
     values: dict[str, Any] = {"seed": seed, **config}
     built_world, built_method = None, None
     rows: Dataset | None = None
     given = values.get("data")
-    if not isinstance(given, str | None) and not (
-        isinstance(given, Mapping) and ("name" in given or "path" in given)
-    ):
+    said = isinstance(given, Mapping) and ("name" in given or "path" in given)
+    if not (isinstance(given, str | None) or said or callable(given)):
         with concerning("data"):
             rows = dataset_of(given)
         values["data"] = as_config(rows, given)
@@ -149,11 +149,12 @@ def run(
     if out is None:
         if log:
             raise UserError("log: loggers follow a run in a directory; say which with out=")
-        return play(build(checked, built_method, built_world, rows), progress, callbacks)
+        return play(build(checked, built_method, built_world, rows), progress, watchers)
     if rows is not None:
-        raise UserError("data: no config can say rows that a program holds, so a run of them could "
-                        "not be resumed; write them to a file, or leave out out= and save the "
-                        "result")  # fmt: skip
+        raise UserError(
+            "data: rows that a program holds could not be read again on resume; put them into a "
+            "file, give the function that loads them, or leave out out="
+        )
     loggers = check([log] if isinstance(log, str) else log)
     _check_readable(checked)
     RunDir(Path(out)).check_free(force)
@@ -162,7 +163,7 @@ def run(
         raise UserError("world: a config cannot say this world, so a run of it could not be "
                         "resumed; give its spec, or leave out out=")  # fmt: skip
     made = DurableRun.create(Path(out), checked, force, planned=lambda _: plan)
-    return _played(made, loggers, progress, callbacks)
+    return _played(made, loggers, progress, watchers)
 
 
 def resume(
@@ -170,7 +171,7 @@ def resume(
     *,
     log: Sequence[str] | str = (),
     progress: bool = False,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Sequence[Callback] | Callback = (),
     accept_code: bool = False,
     changes: Sequence[str] = (),
 ) -> Result:
@@ -180,7 +181,8 @@ def resume(
     """
     loggers = check([log] if isinstance(log, str) else log)
     found = DurableRun.resume(Path(directory), _say, changes=changes, accept_code=accept_code)
-    return _played(found, loggers, progress, callbacks)
+    watchers = [callbacks] if callable(callbacks) else list(callbacks)
+    return _played(found, loggers, progress, watchers)
 
 
 def _say(text: str) -> None:
@@ -220,7 +222,7 @@ def _in_words(values: Mapping[str, Any], durable: bool) -> dict[str, Any]:
 def _check_readable(config: Config) -> None:
     """Refuse to write a config that nobody could read back."""
     for key, name in own_names(config):
-        if key != "evaluate.metrics" and not is_in_a_file(name):
+        if not is_in_a_file(name):
             raise UserError(
                 f"{key}: no config can say {name}, so the run cannot be saved; give the function "
                 "that makes it, at the top of a module of its own"

@@ -70,7 +70,7 @@ def test_a_run_with_out_is_the_run_of_the_command_line(tmp_path: Path) -> None:
     method = shoal.catalog.fedavg() | shoal.catalog.fedinit(beta=0.1)
     seen = Stop(after=99)
     python = tmp_path / "deep" / "python"
-    result = shoal.run(**SMALL, method=method, out=python, log="csv", callbacks=[seen])
+    result = shoal.run(**SMALL, method=method, out=python, log="csv", callbacks=seen)
     assert content(python) == content(tmp_path / "line")
     assert (python / "logs").exists() and seen.seen == [0, 1, 2, 3]
     memory = shoal.run(**SMALL, method=method, callbacks=[Stop(after=99)])
@@ -166,3 +166,10 @@ def test_a_script_without_a_guard_and_loggers_without_a_directory_are_told(
         shoal.run(**{**SMALL, "model": "unguarded:Net"})
     with pytest.raises(UserError, match="log: .* say which with out="):
         shoal.run(**SMALL, log=["csv"])
+
+
+def test_rows_of_a_program_are_not_put_into_a_directory(tmp_path: Path) -> None:
+    rows = (torch.zeros(8, 2), torch.tensor([0, 1] * 4))
+    with pytest.raises(UserError, match=r"^data: rows that a program holds .* leave out out=$"):
+        shoal.run(data=rows, out=tmp_path / "a")
+    assert not (tmp_path / "a").exists()

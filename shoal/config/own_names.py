@@ -12,7 +12,7 @@ from shoal.methods import catalog
 
 
 def own_names(config: Config) -> Iterator[tuple[str, str]]:
-    """Keys and their ``module:name``."""
+    """Keys and their ``module:name``, and names that nothing has been registered under."""
     if config.problem is None:
         if config.model.name not in models.names():
             yield "model", config.model.name
@@ -23,10 +23,8 @@ def own_names(config: Config) -> Iterator[tuple[str, str]]:
             if name not in catalog.METHODS:
                 yield "method", name
     loss = getattr(config.loss, "name", None)
-    if isinstance(loss, str):
-        yield "loss", loss
-    for name in config.evaluate.metrics:
-        yield "evaluate.metrics", name
+    named = [("loss", loss or ""), *(("evaluate.metrics", n) for n in config.evaluate.metrics)]
+    yield from ((key, name) for key, name in named if ":" in name)
 
 
 def sources(config: Config) -> dict[str, CodeSource]:

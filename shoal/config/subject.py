@@ -13,8 +13,8 @@ from shoal import models
 from shoal.config.schema import Config, Loss, ModelChoice, Problem
 from shoal.core import rng
 from shoal.core.errors import UserError, concerning
+from shoal.core.layers.fitting import check_layers, materialise, watched
 from shoal.core.own_code import resolve
-from shoal.core.pure_layers import check_layers, lone_layer
 from shoal.core.rng import seeded
 from shoal.core.task import ModuleTask, QuadraticTask, RowLoss, Task
 from shoal.core.types import TARGET_WORDS, Model, Pool
@@ -54,6 +54,8 @@ def dataset_of(config: Config) -> Dataset:
     named, given = config.world.name, config.world.options
     domains = domains_of(given) if named == "saved" else given.get("domains")
     options = sharing(config.data.name, config.data.options, domains)
+    if config.data.name == "files" and not _reads_tokens(config.model):
+        options.setdefault("tokens", False)
     if _drawn_with_run(config):
         options["seed"] = config.seed
     return load_data(config.data.name, **options)
@@ -77,11 +79,17 @@ def drawn_data(config: Config) -> list[Any]:
         values = config.data.model_dump(mode="json")
     if isinstance(values.get("path"), str):
         values["path"] = str(Path(values["path"]).expanduser().resolve())
-    return [values, seed]
+    as_tokens = [_reads_tokens(config.model)] if config.data.name == "files" else []
+    return [values, seed, *as_tokens]
 
 
 # options of ``files`` that came later: a config without them is the one of before
 LATER = ("target", "classes", "tokens")
+
+
+def _reads_tokens(choice: ModelChoice) -> bool:
+    """Whether whole numbers may be tokens: for networks of ours that read them, and all others."""
+    return choice.name not in models.names() or models.takes(choice.name, "vocabulary")
 
 
 def _drawn_with_run(config: Config) -> bool:
@@ -164,27 +172,36 @@ def task_of(config: Config, data: Dataset) -> ModuleTask:
     options = {key: value for key, value in every.items() if key not in ("name", "init")}
     make = models.Blueprint.of(choice.name, data.shape, outputs, options)
     _check_answers(choice.name, options, data)
+    sample = data.train.x[:2]
     with seeded(0):
         network = make()
+        materialise(network, sample)
     check_layers(network)
     shape = outputs_shape(data.target, outputs, data.train.y)
     # one of its own, as it will be trained: it is looked at in training mode
-    lone = lone_layer(deepcopy(network).to(torch.float32), data.train.x, shape)
-    low = torch.bfloat16 if config.precision == "bfloat16" else None
+    seen = watched(deepcopy(network).to(torch.float32), sample, shape)
     with concerning("loss"):
         name, rows = loss_of(config.loss, data, shape)
-    return ModuleTask(
+    task = ModuleTask(
         make,
         rows,
         classes=data.label_classes,
-        lone_layer=lone,
+        lone_layer=seen.lone_layer,
         shape=data.shape,
-        autocast=low,
+        autocast=torch.bfloat16 if config.precision == "bfloat16" else None,
         target=data.target,
         unit=data.unit,
         variances=_variances(data) if data.target == "number" else (),
         ignored=config.loss.ignore_index if name == "cross_entropy" else None,
+        draws=seen.draws,
+        sample=sample,
+        seed=config.seed,
     )
+    if choice.init == "random" or not task.frozen:
+        return task
+    tensors = _tensors(Path(choice.init))
+    _check_tensors(choice, tensors, {n: tuple(t.shape) for n, t in task.frozen.items()})
+    return task.holding(tensors)
 
 
 def _check_answers(name: str, options: Mapping[str, Any], data: Dataset) -> None:
@@ -208,9 +225,7 @@ def _check_answers(name: str, options: Mapping[str, Any], data: Dataset) -> None
 def as_read_by(choice: ModelChoice, data: Dataset) -> Dataset:
     """The data; whole numbers of a user's own file are plain ones where the network is one of ours
     that reads no tokens."""
-    if data.name != "files" or data.vocabulary is None or choice.name not in models.names():
-        return data
-    if models.takes(choice.name, "vocabulary"):
+    if data.name not in ("files", "memory") or data.vocabulary is None or _reads_tokens(choice):
         return data
     train, test = (p._replace(x=p.x.to(torch.float32)) for p in (data.train, data.test))
     said = f"data: x is whole numbers, which {choice.name} reads as plain numbers"
@@ -296,7 +311,15 @@ def initial_of(choice: ModelChoice, task: ModuleTask, seed: int) -> Model:
     tensors = _tensors(Path(choice.init))
     names = (*task.layout.names, *task.stats_layout.names)
     shapes = (*task.layout.shapes, *task.stats_layout.shapes)
-    for name, shape in zip(names, shapes, strict=True):
+    _check_tensors(choice, tensors, dict(zip(names, shapes, strict=True)))
+    return task.pack(tensors)
+
+
+def _check_tensors(
+    choice: ModelChoice, tensors: Mapping[str, torch.Tensor], wanted: Mapping[str, Any]
+) -> None:
+    """Names and shapes must be the model's own."""
+    for name, shape in wanted.items():
         found = tuple(tensors[name].shape) if name in tensors else None
         if found != shape:
             what = f"of shape {found}" if found is not None else "missing"
@@ -304,7 +327,6 @@ def initial_of(choice: ModelChoice, task: ModuleTask, seed: int) -> Model:
                 f"model.init: in {choice.init}, tensor {name!r} is {what}, but model "
                 f"{choice.name!r} needs {shape}"
             )
-    return task.pack(tensors)
 
 
 def _tensors(path: Path) -> dict[str, torch.Tensor]:

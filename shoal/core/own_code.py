@@ -227,14 +227,15 @@ def source_of(key: str, module: str) -> CodeSource:
         return CodeSource(top, place, _digest(place) if _is_users(place) else _lasting(place))
     if any(specs):
         return CodeSource(top, None, "")  # built into Python
-    where = "".join(f" nor in {folder}" for folder in _known.folders)
-    raise UserError(f"{key}: module {top!r} is neither installed{where}; point at its folder with "
-                    "--import FOLDER")  # fmt: skip
+    where = "".join(f", nor in {folder}" for folder in _known.folders)
+    hint = "; point at its folder with --import FOLDER" if where else " here"
+    raise UserError(f"{key}: module {top!r} is not installed{where}{hint}")
 
 
 def tell(source: CodeSource) -> None:
-    """Name a file that is about to run, once in a process."""
-    if source.module not in _known.told and source.file is not None:
+    """Name a file that is about to run, once in a process; Python's own need not be named."""
+    python_s = source.file is None or source.module in sys.stdlib_module_names
+    if source.module not in _known.told and not python_s:
         _known.told.add(source.module)
         print(f"shoal: runs code of {source.module} ({source.file})", file=sys.stderr)
 

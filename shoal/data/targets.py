@@ -112,9 +112,10 @@ def _complete(name: str, values: Array, place: str) -> None:
     else:
         return
     if bad.any():
+        such = f" ({int(bad.sum()):,} such rows)" if bad.sum() > 1 else ""
         raise UserError(
-            f"column {name!r} of {place} has no value in row {int(bad.nonzero()[0][0]) + 1} "
-            f"({int(bad.sum())} such rows), and it is what is to be learnt; leave such rows out."
+            f"column {name!r} of {place} has no value in row {int(bad.nonzero()[0][0]) + 1}{such}, "
+            f"and it is what is to be learnt; leave such rows out."
         )
 
 

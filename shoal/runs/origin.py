@@ -23,10 +23,10 @@ from torch import Tensor
 from shoal import models
 from shoal.config import Config
 from shoal.config.build import RunPlan
-from shoal.config.own_names import sources
+from shoal.config.own_names import own_names, sources
 from shoal.core.errors import UserError
 from shoal.core.files import dump_json, write_text
-from shoal.core.own_code import file_of, file_of_name, is_users
+from shoal.core.own_code import file_of, file_of_name, is_own, is_users
 from shoal.core.types import Pool
 from shoal.data.dataset import about, function
 from shoal.data.download import find
@@ -87,6 +87,8 @@ def origin_of(plan: RunPlan) -> Origin:
     data = {name: _pool(pool) for name, pool in pools.items() if isinstance(pool, Pool)}
     if plan.config.problem is None and plan.config.model.init != "random":
         data["initial"] = _digest(plan.initial)
+    if digest := getattr(plan.settings.task, "frozen_digest", ""):
+        data["frozen"] = digest
     own = {name: source.digest for name, source in sources(plan.config).items() if source.file}
     return Origin(data, dict(sorted(_code(plan))), own, _place(plan))
 
@@ -101,7 +103,13 @@ def check_code(where: RunDir, old: Origin | None, config: Config, accept: bool) 
                 f"{source.file} is inside the run directory, from which no code is run; put it "
                 "elsewhere and point at its folder with --import"
             )
-    if old is None or accept:
+    if old is None:
+        return
+    for key, name in own_names(config):
+        if not is_own(name) and old.modules:
+            raise UserError(f"{key}: {name!r} is not known here; it was registered by code of "
+                            f"{' or '.join(old.modules)}, so say --import MODULE")  # fmt: skip
+    if accept:
         return
     for name, digest in old.own_code.items():
         if name in found and found[name].digest != digest:
@@ -133,8 +141,10 @@ def check_origin(
         return now
     changed = [name for name in old.data if now.data.get(name) != old.data[name]]
     if changed:
-        if changed == ["initial"]:
+        if changed[0] == "initial":
             raise _other(where, "the initial model (model.init)", "put the old file back")
+        if changed[0] == "frozen":
+            raise _other(where, "what is frozen in the network", "put the old tensors back")
         rows = {"pool": "training rows", "test_pool": "test rows"}
         told = " and ".join(rows[name] for name in changed if name in rows)
         raise _other(where, f"the {told} of the data", "put the old data back")

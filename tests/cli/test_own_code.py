@@ -107,7 +107,7 @@ def test_a_run_of_own_code_is_resumed_to_the_same_bits_from_where_its_code_is_po
     interrupted(config, run, monkeypatch)
     own_folder.forget()
     assert call(["resume", str(run)]) == 2, "beside the config of the run is no place for code"
-    assert "module 'ourmods' is neither installed nor" in capfd.readouterr().err
+    assert "module 'ourmods' is not installed, nor" in capfd.readouterr().err
     assert call(["resume", str(run), "--import", str(own_folder.path)]) == 0
     assert content(run) == content(whole)
     # the config of a run can be run again
@@ -156,7 +156,7 @@ def test_code_inside_a_run_directory_is_not_run(
     monkeypatch.chdir(run)
     assert call(["resume", "."]) == 2
     assert call(["run", str(run / "config.yaml"), "-o", str(tmp_path / "b")]) == 2
-    assert capfd.readouterr().err.count("neither installed") == 2
+    assert capfd.readouterr().err.count("is not installed") == 2
 
 
 def test_what_only_looks_imports_nothing(
@@ -186,7 +186,10 @@ def test_a_sweep_imports_it_in_its_workers_and_names_it_once(
 
 
 def test_a_module_of_import_registers_what_a_config_calls_by_its_own_name(
-    own_folder: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    own_folder: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     from shoal.models import registry
 
@@ -201,6 +204,17 @@ def test_a_module_of_import_registers_what_a_config_calls_by_its_own_name(
     assert call(["run", str(path), "-o", str(tmp_path / "a"), "--import", str(module)]) == 0
     origin = json.loads((tmp_path / "a" / "origin.json").read_text())
     assert set(origin["modules"]) == {"registers"}
+    sweep = own_folder.write("s.yaml", dump_json({"base": "by_name.yaml", "grid": {"seed": [0]}}))
+    runs = tmp_path / "runs"
+    assert call(["sweep", str(sweep), "-o", str(runs), "--import", str(module)]) == 0
+    assert content(runs / "seed0") == content(tmp_path / "a")
+    (tmp_path / "a" / "summary.json").unlink()
+    registry._MODELS.pop("tiny")
+    capfd.readouterr()
+    assert call(["resume", str(tmp_path / "a")]) == 2
+    assert "'tiny' is not known here; it was registered by code of registers" in (
+        capfd.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(
@@ -218,7 +232,7 @@ def test_a_module_of_import_registers_what_a_config_calls_by_its_own_name(
         ({"method": "ourmods:UnitUpdate"}, "'ourmods:UnitUpdate' must make a Method, and makes a "
          "UnitUpdate"),
         ({"method": {"ourmods:unit_update": {"size": 1}}}, "unexpected keyword argument 'size'"),
-        ({"method": "ourmodz:f"}, "method: module 'ourmodz' is neither installed nor in"),
+        ({"method": "ourmodz:f"}, "method: module 'ourmodz' is not installed, nor in"),
         ({"evaluate": {"metrics": ["ourmods:load"]}}, "must make a number of outputs"),
     ],
 )  # fmt: skip

@@ -54,7 +54,7 @@ def test_the_digest_is_of_the_file_and_of_a_package_s_files(write: Write) -> Non
          "line 2)"),
         ("mods:f", "def f(:\n", "SyntaxError"),
         ("mods:f", "raise SystemExit(3)", "(SystemExit: 3, in mods.py, line 1)"),
-        ("elsewhere:f", "", "module 'elsewhere' is neither installed nor in"),
+        ("elsewhere:f", "", "module 'elsewhere' is not installed, nor in"),
         ("mods", "", "'mods' is no name of code; write it as module:name"),
         ("mods:a.b", "", "is no name of code"),
         ("shoal.core.files:write_text", "", "without a module"),

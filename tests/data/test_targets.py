@@ -46,7 +46,7 @@ def test_several_columns_of_a_table(tmp_path: Path) -> None:
     lines = [f"{i % 5},{i % 2},{i % 3 == 0:d},{i / 7:.3f}" for i in range(30)]
     (tmp_path / "t.csv").write_text("a,p,q,z\n" + "\n".join(lines) + "\n")
     path = str(tmp_path / "t.csv")
-    labels = load("files", path=path, y=["p", "q"], x="a")
+    labels = load("files", path=path, y=["p", "q"], x="a", normalize="none")
     assert labels.target == "multi_label" and labels.outputs == 2
     assert set(labels.train.y.flatten().tolist()) == {0.0, 1.0}
     numbers = load("files", path=path, y=["p", "z"], x="a")
@@ -67,7 +67,9 @@ def test_token_numbers_stay_whole(tmp_path: Path) -> None:
     assert data.train.x.dtype == torch.int64 and data.vocabulary == 7
     assert load("files", path=path, tokens=False).train.x.dtype == torch.float32
     world = {"name": "static", "members": 2, "rounds": 1, "partition": "iid"}
-    found = shoal.run(data={"path": path}, model="mlp", world=world, engine="loop")
+    shoal.run(data={"path": path}, model="mlp", world=world, engine="loop")  # as numbers
+    rows = torch.from_numpy(x), torch.from_numpy(HALF)
+    found = shoal.run(data=rows, model="mlp", world=world, engine="loop")
     assert any("x is whole numbers, which mlp reads as plain numbers" in n for n in found.notes)
     texts = shoal.run(data={"path": path}, model={"name": "fasttext", "width": 3}, world=world,
                       engine="loop")  # fmt: skip

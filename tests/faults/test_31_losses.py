@@ -80,7 +80,7 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "no such name": ("classes", {"loss": f"{HERE}:no_such"}, "has no 'no_such'"),
     "no such module": ("classes", {"loss": "no_such_module:f"}, "is neither installed"),
     "NaN": ("nan", {"data": {**CLASSES, "target": "number"}}, "column 'y' of"),
-    "an unknown class": ("unknown", {}, "has class 7 in test row 9 and in no training row"),
+    "an unknown class": ("unknown", {}, "class 7 in row 9, a test row, and in no training row"),
     "labels that are none": ("numbers", {"data": {**CLASSES, "target": "token"}},
                              "has shape () per row"),
     "void without a word": ("void", {"model": "small_unet", "data": {**CLASSES, "target": "dense"}},

@@ -100,7 +100,7 @@ def test_new_writes_digests_of_code_beside_the_config(
     assert call(["flower", "new", str(tmp_path / "club"), "--config", str(config)]) == 0
     assert "Every member installs federated_mods first" in capfd.readouterr().out
     path = tmp_path / "club" / "club" / "federation.yaml"
-    with pytest.raises(UserError, match="neither installed"):
+    with pytest.raises(UserError, match="is not installed"):
         own_folder.forget()
         load_agreement(path)
     monkeypatch.syspath_prepend(own_folder.path)

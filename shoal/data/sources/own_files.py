@@ -81,7 +81,7 @@ def files(
     classes: how many there are; left out: as many as y has. Give it where y also has labels that
         count for nothing (``loss.ignore_index``), or not every class.
     tokens: whether x is token numbers, which stay whole; left out: true of whole numbers in an
-        array of rows of at least two.
+        array of rows of at least two, where the network reads tokens and normalize is left out.
     test: the share of rows (of each class) that is for testing, or a column that is true there.
     size, scale: for images, see ``shoal.data.images``.
     normalize: ``standard`` (mean 0, deviation 1), ``minmax`` (0 to 1) or ``none``, for columns of
@@ -271,7 +271,7 @@ def inputs(
         return _tokens(table, text, held)
     names = [*names, *(n for n in special if n not in names)]
     tables.same_length(table, [*names, *taken])
-    if (found := _token_numbers(table, names, rules.tokens)) is not None:
+    if (found := _token_numbers(table, names, rules)) is not None:
         most = int(found.max(initial=0)) + 1
         return Inputs(torch.from_numpy(found[~held]), torch.from_numpy(found[held]), None, most)
     if len(names) == 1 and table.kinds[names[0]] == "list":
@@ -368,11 +368,15 @@ def _tokens(table: Table, text: Mapping[str, Any], held: NDArray[np.bool_]) -> I
 
 
 def _token_numbers(
-    table: Table, names: Sequence[str], tokens: bool | None
+    table: Table, names: Sequence[str], rules: ColumnRules
 ) -> NDArray[np.int64] | None:
     """The rows of token numbers that x is, if it is: one array of whole numbers with an axis per
-    row. Without a word of the user's (``tokens`` None) bytes and truth values are none."""
-    if tokens is False or (len(names) != 1 and not tokens):
+    row. Without a word of the user's (``tokens`` None) bytes, truth values and what is to be
+    normalised are none."""
+    tokens = rules.tokens
+    if tokens is None and (len(names) != 1 or rules.normalize is not None):
+        return None
+    if tokens is False:
         return None
     values = table.column(names[0])
     fits = len(names) == 1 and values.ndim == 2 and values.dtype.kind in "iu"
