@@ -180,12 +180,12 @@ class ModuleTask:
     def forward(self, theta: Tensor, batch: Batch, stats: Tensor, train: bool) -> Outputs:
         """Outputs have the task's own type, and so has the loss that is made of them, in training
         and in evaluation, whatever layers compute in."""
-        found = self._computed(theta, batch, stats, train)
+        found = self._in_own_type(theta, batch, stats, train)
         if not self.unit:
             return found
         return found._replace(logits=in_unit(found.logits, self.unit))
 
-    def _computed(self, theta: Tensor, batch: Batch, stats: Tensor, train: bool) -> Outputs:
+    def _in_own_type(self, theta: Tensor, batch: Batch, stats: Tensor, train: bool) -> Outputs:
         if self.autocast is None:
             return self._forward(theta, batch, stats, train)
         # no cache: it would keep one client's weights for another
