@@ -8,6 +8,7 @@
 - targets        what is learnt of each row: read from columns, checked
 - tables         files, arrays and data frames as columns by name, in blocks of rows
 - columns        what becomes of columns: normalised numbers, categories, dates, words
+- survey         what is in a table, and a guess of the roles of its columns
 - given          rows that a program holds: frames, arrays, data sets of torch
 - heterogeneity  how unequal a partition is
 - partition/     Pure functions that deal rows to clients

@@ -28,8 +28,9 @@ class Dataset(NamedTuple):
     ``test_group`` give the natural client of each row where the data has one. ``vocabulary`` is
     the number of different tokens where samples are sequences of token numbers, and ``words`` a
     digest of which they are. ``options`` are those that :func:`load` was called with. ``names``
-    are those of the natural clients, by group number; ``notes`` is what a user should know of how
-    rows were read.
+    are those of the natural clients, by group number; ``unit`` is the mean and deviation of answers
+    that are numbers, where a network is to learn deviations from the mean; ``notes`` is what a user
+    should know of how rows were read.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Dataset(NamedTuple):
     options: tuple[tuple[str, Any], ...] = ()
     target: Target = "class"
     names: tuple[str, ...] | None = None
+    unit: tuple[tuple[float, float], ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
