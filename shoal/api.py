@@ -21,7 +21,7 @@ from shoal.reports.notebook import Faces
 from shoal.reports.page_data import make_page
 from shoal.rounds.play import ClientReport
 from shoal.runs.directory import RunDir
-from shoal.runs.journal import packed, write_clients
+from shoal.runs.journal import names_of, packed, write_clients
 from shoal.runs.player import Player, Record
 from shoal.runs.summary import summary
 
@@ -64,7 +64,7 @@ class Result(Faces):
         write_text(where.rounds, "".join(dump_json(record) + "\n" for record in self.rounds))
         rows = where.path / ".clients.rows"
         rows.write_bytes(b"".join(packed(round, reports) for round, reports in self.clients))
-        write_clients(rows, where.clients)
+        write_clients(rows, where.clients, names_of(self.plan.world))
         rows.unlink()
         write_bytes(where.model, save({n: t.cpu().contiguous() for n, t in self.model.items()}))
         write_text(where.summary, dump_json(self.summary, indent=2) + "\n")

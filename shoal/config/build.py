@@ -84,6 +84,10 @@ def build(
     if config.problem is None and isinstance(config.data.options.get("path"), str):
         path = str(Path(config.data.options["path"]).expanduser().resolve())
         config = _with(config, data={**config.data.model_dump(), "path": path})
+    members = config.world.options.get("members")
+    if config.problem is None and isinstance(members, str):
+        path = str(Path(members).expanduser().resolve())
+        config = _with(config, world={**config.world.model_dump(), "members": path})
     if config.problem is None and config.world.name == "saved":
         path = str(file_of(config.world.options).resolve())
         config = _with(config, world={"name": "saved", "file": path})
@@ -162,6 +166,7 @@ def _notes(config: Config, settings: Settings, asked: Task) -> Iterator[str]:
                 f"local.batch: {settings.batch} is more than the {largest} rows of the largest "
                 f"client; a batch is all rows of a client"
             )
+    yield from getattr(settings.world, "notes", ())
     own = settings.task
     if getattr(own, "inner", own) is not asked:
         name = settings.method.name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +25,9 @@ from shoal.data.text import sharing
 from shoal.methods.catalog.registry import defaults_of
 from shoal.metrics.functions import OF_NUMBERS
 from shoal.worlds.quadratic import Quadratics, Segment
-from shoal.worlds.saved import domains_of, from_file
+from shoal.worlds.saved import from_file, spec_in_file
+
+CALENDAR = "calendar"  # the option of a data set that the world's column is handed to
 
 
 class Subject(NamedTuple):
@@ -38,11 +40,15 @@ class Subject(NamedTuple):
 
 def dataset_of(config: Config) -> Dataset:
     """The config's data, on the CPU."""
-    named, given = config.world.name, config.world.options
-    domains = domains_of(given) if named == "saved" else given.get("domains")
-    options = sharing(config.data.name, config.data.options, domains)
+    world = _said_of_world(config)
+    options = sharing(config.data.name, config.data.options, world.get("domains"))
     if _drawn_with_run(config):
         options["seed"] = config.seed
+    if CALENDAR in options:
+        raise UserError("data.calendar: the column that says when rows came is the world's; write "
+                        "world: {name: dated, column: ...}")  # fmt: skip
+    if world.get("column") is not None and CALENDAR in defaults_of(function(config.data.name)):
+        options[CALENDAR] = world["column"]
     return load_data(config.data.name, **options)
 
 
@@ -59,12 +65,18 @@ def drawn_data(config: Config) -> list[Any]:
     they write every option out."""
     seed = config.seed if _drawn_with_run(config) else None
     try:
-        values = complete_data(config)
+        values = {**complete_data(config), CALENDAR: _said_of_world(config).get("column")}
     except UserError:  # said when the data are read
         values = config.data.model_dump(mode="json")
     if isinstance(values.get("path"), str):
         values["path"] = str(Path(values["path"]).expanduser().resolve())
     return [values, seed]
+
+
+def _said_of_world(config: Config) -> Mapping[str, Any]:
+    """The options of the config's world, or of the one in its file."""
+    given = config.world.options
+    return spec_in_file(given) if config.world.name == "saved" else given
 
 
 def _drawn_with_run(config: Config) -> bool:
@@ -90,14 +102,13 @@ def complete_data(config: Config) -> dict[str, Any]:
     Domains of a world that are data sets take the options of the run's data that they have, too;
     so a default that one of them does not share is left out, and each keeps its own.
     """
-    named, given = config.world.name, config.world.options
-    domains = domains_of(given) if named == "saved" else given.get("domains")
+    domains = _said_of_world(config).get("domains")
     options = sharing(config.data.name, config.data.options, domains)
     others = [defaults_of(function(d)) for d in _other_sets(config.data.name, domains)]
     known = {
         key: value
         for key, value in defaults_of(function(config.data.name)).items()
-        if all(other.get(key, value) == value for other in others)
+        if key != CALENDAR and all(other.get(key, value) == value for other in others)
     }
     return {"name": config.data.name, **known, **options}
 

@@ -6,6 +6,7 @@
 - images         from bytes to image samples
 - text           token sequences and shared vocabularies
 - tables         the user's arrays, CSV and Parquet as columns
+- time_column    when rows came, for dated worlds
 - heterogeneity  how unequal a partition is
 - partition/     Pure functions that deal rows to clients
 - sources/       Data sets by name

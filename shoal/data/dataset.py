@@ -15,6 +15,7 @@ from torch import Tensor
 from shoal.core.errors import UserError, suggestion
 from shoal.core.types import Pool, Target
 from shoal.data.download import About
+from shoal.data.time_column import TimeColumn
 
 
 class Dataset(NamedTuple):
@@ -25,7 +26,8 @@ class Dataset(NamedTuple):
     gives per row, pixel or position. ``shape`` is that of one sample; ``group`` and
     ``test_group`` give the natural client of each row where the data has one. ``vocabulary`` is
     the number of different tokens where samples are sequences of token numbers, and ``words`` a
-    digest of which they are. ``options`` are those that :func:`load` was called with.
+    digest of which they are. ``options`` are those that :func:`load` was called with. ``names``
+    are those of the natural clients, by group number; ``times`` says when every row came.
     """
 
     name: str
@@ -39,6 +41,8 @@ class Dataset(NamedTuple):
     words: str | None = None
     options: tuple[tuple[str, Any], ...] = ()
     target: Target = "class"
+    names: tuple[str, ...] | None = None
+    times: TimeColumn | None = None
 
     @property
     def outputs(self) -> int | None:

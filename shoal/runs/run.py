@@ -28,7 +28,7 @@ from shoal.rounds.state import Federation
 from shoal.runs import checkpoint
 from shoal.runs import directory as diverged
 from shoal.runs.directory import RunDir
-from shoal.runs.journal import Journal
+from shoal.runs.journal import Journal, names_of
 from shoal.runs.origin import Origin, check_origin, origin_of, read_origin
 from shoal.runs.player import AbandonedError, Player, Record
 from shoal.runs.records import read_rounds
@@ -39,7 +39,13 @@ AUTO_SECONDS = 20.0  # between two checkpoints, when the config leaves it to us
 # Keys that say where and how a run is computed, not what: a run may be resumed with others.
 ELSEWHERE = ("format", "engine", "engine_reason", "workers", "threads", "address", "device")
 # Keys that say where files are; what is in them has a digest in origin.json or world.json.
-PATHS = (("data", "path"), ("model", "init"), ("world", "file"), ("world", "available", "path"))
+PATHS = (
+    ("data", "path"),
+    ("model", "init"),
+    ("world", "file"),
+    ("world", "members"),
+    ("world", "available", "path"),
+)
 Planner = Callable[[Config], RunPlan]
 Watcher = Callable[[Record, int], None]  # the record of a round, and the number of rounds
 Say = Callable[[str], None]
@@ -63,7 +69,8 @@ class DurableRun:
     ) -> None:
         self.where, self.player, self.plan = where, player, player.plan
         self._lock, self._hash = held, config_hash
-        self.journal = Journal(where, saved.lengths if saved else (0, 0))
+        lengths = saved.lengths if saved else (0, 0)
+        self.journal = Journal(where, lengths, names_of(self.plan.world))
         if saved is None:
             player.federation.store.settle(where.checkpoint / checkpoint.MEMORIES)
         # what a checkpoint would hold: replaced as a whole once a round is written down
@@ -256,7 +263,7 @@ def config_hash(values: Mapping[str, Any]) -> str:
         inner: Any = kept
         for step in steps:
             inner = inner.get(step) if isinstance(inner, dict) else None
-        if isinstance(inner, dict) and inner.get(last) not in (None, "random"):
+        if isinstance(inner, dict) and isinstance(inner.get(last), str) and inner[last] != "random":
             inner[last] = "a path"
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
 

@@ -11,13 +11,24 @@ from shoal.core.errors import UserError, suggestion
 from shoal.core.old_names import todays_world
 from shoal.core.types import Kind
 from shoal.data.sources import Dataset
+from shoal.data.time_column import plain_dates
+from shoal.worlds.calendar import CALENDARS, lay_dates, read_timetable, sessions_by_trace
+from shoal.worlds.changes.arrivals import Arrivals
 from shoal.worlds.changes.concepts import Concepts, read_drifts
 from shoal.worlds.changes.input_bias import read_bias, with_bias
 from shoal.worlds.changes.input_domains import lay_out
-from shoal.worlds.changes.stages import Stage, StagePlan, hold, read_plan, read_stream, with_unseen
+from shoal.worlds.changes.stages import (
+    Stage,
+    StagePlan,
+    Stream,
+    hold,
+    read_plan,
+    read_stream,
+    with_unseen,
+)
 from shoal.worlds.held_out import hold_out
 from shoal.worlds.members.availability import CHECKED, read_available
-from shoal.worlds.members.holdings import Parts, complete_partition, read_holders
+from shoal.worlds.members.holdings import Parts, complete_partition, member_names, read_holders
 from shoal.worlds.members.membership import Membership, churn, read_flow, still
 from shoal.worlds.members.population import group_labels, natural_clients
 from shoal.worlds.spec import CHURN, KEYS, Reader, read_world
@@ -55,15 +66,16 @@ def assemble(
     drawn: Sequence[Parts | None] | None = None,
 ) -> Composed:
     """Like :func:`build`; ``drawn`` gives the assignments of each stage instead of drawing them."""
-    spec = todays_world(spec)
+    spec = plain_dates(todays_world(spec))
     settled = _writable(spec)  # reading it writes every default into it
     reader = read_world(settled)
     if not 0.0 <= validation < 1.0:
         raise UserError(f"validation is {validation!r}; it must be at least 0 and below 1.")
     if held_out is not None and not 0.0 < held_out < 1.0:
         raise UserError(f"held_out is {held_out!r}; it must be above 0 and below 1, or None.")
-    holders = read_holders(reader, dataset, seed)
-    members = holders.members
+    table = read_timetable(reader, dataset)
+    holders = read_holders(reader, dataset, seed, table.listed)
+    members, names = holders.members, member_names(dataset, holders)
     plan = read_plan(reader, dataset.classes)
     membership = still(members)
     if reader.given("poisson"):
@@ -77,7 +89,7 @@ def assemble(
         if copied and labels is None:
             reader.bad("shared", "left out unless labels is 'split'")
         holders = replace(holders, groups=membership.groups, labels=labels, copied=copied)
-    rounds = _rounds(reader, membership.rounds, plan)
+    rounds = 0 if table.dated else _rounds(reader, membership.rounds, plan)
     plan = with_unseen(plan, reader, membership, rounds, dataset.classes)
     concepts = Concepts(members, dataset.classes or 0)
     if reader.raw("name") == "drift" or reader.given("drift"):
@@ -85,8 +97,17 @@ def assemble(
     hidden = _hidden(reader)
     pool, test_pool, blocks = lay_out(dataset, plan.domains, seed)
     stages = hold(plan, holders, blocks, drawn)
-    available = read_available(reader.raw("available"), seed)
-    stream = read_stream(reader.raw("stream"), rounds, holders.samples is not None)
+    available = read_available(reader.raw("available"), seed, members, names, table.periods)
+    notes: tuple[str, ...] = ()
+    if table.dated:
+        dates = lay_dates(reader, table, stages[0], members, names, available)
+        membership, rounds, available, notes = dates
+    by_trace = sessions_by_trace(available, membership, rounds, members, names)
+    if by_trace is not None:
+        membership, available = by_trace, None
+    stream: Stream | Arrivals | None = table.arrivals
+    if stream is None:
+        stream = read_stream(reader.raw("stream"), rounds, holders.samples is not None)
     if held_out is not None and stream is None:  # in a stream the next rows are for scores
         stages = hold_out(stages, members, held_out, seed, _tested(spec))
     bias = read_bias(reader.raw("bias"), seed)
@@ -96,6 +117,7 @@ def assemble(
     world = Composed(
         dict(spec), seed, float(validation), rounds, members, dataset.classes, pool, test_pool,
         membership, concepts, stages, hidden, available, stream, bias, settled, held_out,
+        names, table.periods, notes,
     )  # fmt: skip
     _check_reached(world)
     return world
@@ -107,6 +129,8 @@ def _writable(spec: Any) -> dict[str, Any]:
         read_world(spec)  # which refuses it
     out = copy.deepcopy(dict(spec))
     if isinstance(out.get("name"), str) and out["name"] in KEYS:
+        if out["name"] in CALENDARS and out.get("partition") is None:
+            out["partition"] = "natural"  # who is here when is said of members that the data name
         out["partition"] = complete_partition(out.get("partition"), lazy=out.get("lazy") is True)
     if isinstance(out.get("available"), str):
         out["available"] = {"name": out["available"]}

@@ -17,6 +17,7 @@ from shoal.data.dataset import Dataset, source
 from shoal.data.download import About
 from shoal.data.file_formats import by_class, tree
 from shoal.data.images import Look, RawSplit, Scale, dataset, split
+from shoal.data.time_column import TimeColumn
 
 FILES = About("files", "your own arrays, CSV, Parquet or images", "as many as there are", None, ())
 
@@ -33,6 +34,7 @@ def files(
     size: int | None = None,
     scale: Scale = "unit",
     seed: int = 0,
+    calendar: str | None = None,
 ) -> Dataset:
     """A file of columns, or a folder of images with one folder a class.
 
@@ -46,15 +48,20 @@ def files(
     regression: the answers are numbers, not classes.
     test: the share of rows (of each class) that is for testing, or a column that is true there.
     size, scale: for images, see ``shoal.data.images``.
+    calendar: the column of a dated world (``world.column``), which is no input.
     """
     where = Path(path).expanduser()
     if not where.exists():
         raise UserError(f"data: there is no file or folder {path}.")
     if where.is_dir():
+        if calendar is not None:
+            raise UserError(f"world.column is {calendar!r}, but {path} is a folder of images, "
+                            "which say nothing of time; take a table instead.")  # fmt: skip
         return _images(where, client, _share(test), size, scale, seed)
     columns = tables.read(where)
     answers = tables.column(columns, y, "y", where)
-    taken = {y, *([client] if client else []), *([test] if isinstance(test, str) else [])}
+    beside = (client, calendar, test if isinstance(test, str) else None)
+    taken = {y, *(name for name in beside if name)}
     owner = tables.column(columns, client, "client", where) if client else None
     if not len(answers):
         raise UserError(f"{where} has names of columns ({', '.join(columns)}) and no rows.")
@@ -66,7 +73,13 @@ def files(
     else:
         chosen = _chosen(strata, _share(test), seed)
     group = None if owner is None or client is None else tables.codes(owner, client, where)
-    return _tables(where.name, inputs, label, group, chosen, regression)
+    made = _tables(where.name, inputs, label, group, chosen, regression)
+    if owner is not None:
+        made = made._replace(names=tuple(str(name) for name in np.unique(owner)))
+    if calendar is not None:
+        values = tables.column(columns, calendar, "the calendar (world.column)", where)
+        made = made._replace(times=TimeColumn.cut(calendar, values, chosen, where))
+    return made
 
 
 def _share(test: object) -> float:
@@ -114,4 +127,5 @@ def _images(
         owners = np.array([PurePosixPath(n).parts[0] for n in names])
         part = RawSplit(part.x, part.y, tables.codes(owners, client, path))
     train, test = split(part, share, seed)
-    return dataset("files", train, test, len(classes), Look(size, None, scale))
+    made = dataset("files", train, test, len(classes), Look(size, None, scale))
+    return made if client is None else made._replace(names=tuple(np.unique(owners).tolist()))
