@@ -27,7 +27,8 @@ class Dataset(NamedTuple):
     ``test_group`` give the natural client of each row where the data has one. ``vocabulary`` is
     the number of different tokens where samples are sequences of token numbers, and ``words`` a
     digest of which they are. ``options`` are those that :func:`load` was called with. ``names``
-    are those of the natural clients, by group number; ``times`` says when every row came.
+    are those of the natural clients, by group number; ``notes`` is what a user should know of how
+    rows were read; ``times`` says when they came, for a dated world.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Dataset(NamedTuple):
     options: tuple[tuple[str, Any], ...] = ()
     target: Target = "class"
     names: tuple[str, ...] | None = None
+    notes: tuple[str, ...] = ()
     times: TimeColumn | None = None
 
     @property
@@ -93,8 +95,8 @@ def about(name: str) -> About:
 
 
 def whole() -> list[str]:
-    """:func:`names` without the domains of others."""
-    return [name for name in names() if ":" not in name]
+    """:func:`names` without the domains of others, and rows that no file has."""
+    return [name for name in names() if ":" not in name and name != "memory"]
 
 
 def function(name: str) -> Source:

@@ -45,7 +45,13 @@ def visits(tmp_path: Path) -> Path:
 
 def config(visits: Path, **more: Any) -> dict[str, Any]:
     return {
-        "data": {"path": str(visits), "y": "answer", "client": "site", "test": "part"},
+        "data": {
+            "path": str(visits),
+            "y": "answer",
+            "client": "site",
+            "test": "part",
+            "normalize": "none",
+        },
         "world": {"name": "dated", "column": "day", "period": "week", "rounds_per_period": 2},
         "model": {"name": "mlp", "hidden": []},
         "checkpoint": {"every": 3},
