@@ -16,8 +16,8 @@ from torch.nn.functional import cross_entropy
 from shoal.config.build import RunPlan
 from shoal.core.types import ClientData, Job, Model
 from shoal.engines.loop import epoch_order
+from shoal.rounds.cohort import choose_cohort
 from shoal.rounds.orders import make_order
-from shoal.rounds.play import choose_cohort
 from shoal.rounds.state import Federation, Round
 
 Tensors = dict[str, Tensor]

@@ -34,12 +34,14 @@ from shoal.methods.method import Method
 from shoal.methods.parts.local_optimizers import Adam, Sgd
 from shoal.methods.slots import Part
 from shoal.metrics.functions import OF_CLASSES, check_own, metric
+from shoal.rounds.cohort import LOOKED_AT
 from shoal.rounds.orders import LONG, bounded, check_rounds
 from shoal.rounds.state import Rates, Settings
 from shoal.rounds.uploads import Guard
 from shoal.worlds.changes.stages import Stage
 from shoal.worlds.own_rows import knows_own_rows
 from shoal.worlds.saved import file_of
+from shoal.worlds.world import Composed
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,7 @@ def build(
         _check_own(config, subject.world)
     with concerning("participation"):
         _check_participation(config, subject.world.at(0))
+        _check_sampling(config, chosen, subject.world)
     program = ClientProgram(chosen, task, optimizer)
     settings = replace(settings_of(config, program, subject.world, task), start=initial)
     with concerning("local"):
@@ -184,6 +187,7 @@ def settings_of(config: Config, program: ClientProgram, world: World, task: Task
         rates_of(config, world),
         config.participation,
         config.sampling,
+        config.candidates,
         uniform=(config.client_weights or program.method.weights) == "equal",
         batch=local.batch,
         steps=local.steps,
@@ -284,6 +288,34 @@ def _check_participation(config: Config, first: Moment) -> None:
         raise UserError(
             f"participation: {wanted} members a round were asked for, but only {here} are there at "
             f"the start; write at most {here}, or a share such as 0.2"
+        )
+
+
+def _check_sampling(config: Config, method: Method, world: World) -> None:
+    """What a rule of participation cannot do."""
+    rule, wanted, here = config.sampling, config.participation, len(world.at(0).members)
+    several = method.only("init_bank") or method.only("route")
+    if rule == "by_loss" and several is not None:
+        raise UserError(
+            f"sampling: by_loss looks at the loss of one model, and method {method.name!r} keeps "
+            f"several; take by_rows"
+        )
+    if rule == "by_loss" and any(part.protects_change for part in method.parts):
+        raise UserError(
+            "sampling: by_loss tells the server members' losses, which private does not protect; "
+            "take fixed"
+        )
+    everybody = ("by_rows", "by_loss", "by_availability")
+    if rule in everybody and isinstance(world, Composed) and here > LOOKED_AT:
+        raise UserError(
+            f"sampling: {rule} looks at every member in every round, at most {LOOKED_AT:,}, not "
+            f"{here:,}; take fixed or round_robin"
+        )
+    size = max(1, round(wanted * here)) if isinstance(wanted, float) else wanted
+    if config.candidates is not None and not size <= config.candidates <= here:
+        raise UserError(
+            f"candidates: {config.candidates} is not from {size}, the members a round, to {here}, "
+            f"the members at the start"
         )
 
 

@@ -226,6 +226,9 @@ def endings_of(federation: Federation, k: int) -> dict[int, tuple[int, Tree]]:
 # Bytes that a real federation would send, measured from the tensors themselves.
 
 
+LOSS_BYTES = 4  # of a number
+
+
 @dataclass
 class Spent:
     """What a round costs beside its training: questions and rehearsed rounds."""
@@ -279,6 +282,14 @@ class Spent:
                 self.epochs += epochs
                 self.steps += epochs * (steps_an_epoch(order, rows) if rows else 0)
                 self.samples += epochs * (rows_an_epoch(order, rows) if rows else 0)
+
+    def looked(self, settings: Settings, model: Model, clients: Sequence[int]) -> None:
+        """Add that clients were sent a model and sent back its loss on their rows."""
+        for client in clients:
+            if not self.holds(client, model.theta):
+                self.bytes_down += _model_bytes(settings, model)
+                self._held.setdefault(client, []).append(model.theta)
+            self.bytes_up += LOSS_BYTES
 
     def holds(self, client: int, theta: Tensor) -> bool:
         """Whether a question took this very vector to the client already."""
