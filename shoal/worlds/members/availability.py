@@ -227,9 +227,10 @@ def read_available(
     reader = Reader(given, f"available {name!r}", KEYS[name])
     if name == "diurnal":
         share = reader.number("share", 0.5, 0.0, 1.0)
-        amplitude = reader.number("amplitude", 0.8, -1e-9, 1.0)
+        amplitude = reader.number("amplitude", 0.8, 0.0, 1.0, low_too=True)
         period = reader.number("period", 24.0, 0.0, 1e9)
-        return Diurnal(seed, share, amplitude, period, reader.number("spread", 0.25, -1e-9, 1.0))
+        spread = reader.number("spread", 0.25, 0.0, 1.0, low_too=True)
+        return Diurnal(seed, share, amplitude, period, spread)
     path = reader.raw("path")
     if not isinstance(path, str):
         reader.bad("path", "the path of a trace file (.csv, .json or .pkl)")
@@ -238,14 +239,16 @@ def read_available(
     if table is not None and table.dated and (periods is None or not periods.dated):
         raise UserError(f"{path} has dates, and the world no calendar of dates; write from and to "
                         f"in seconds, or take world: dated.")  # fmt: skip
-    for key in ("seconds_per_round", "start") if table is not None and table.dated else ():
-        if reader.given(key):
-            reader.bad(key, f"left out, for {path} has dates")
+    if table is not None and table.dated:
+        for key in ("seconds_per_round", "start"):
+            if reader.given(key):
+                reader.bad(key, f"left out, for {path} has dates")
+        return _listed(table, members, names, 0.0, 0.0, periods, sessions)
     seconds = reader.number("seconds_per_round", 600.0, 0.0, 1e9)
-    start = reader.number("start", 0.0, -1e-9, 1e12)
+    start = reader.number("start", 0.0, 0.0, 1e12, low_too=True)
     if table is None:
         return Traced(read_traces(Path(path)), seconds, start, sessions)
-    return _listed(table, members, names, seconds, start, periods, sessions)
+    return _listed(table, members, names, seconds, start, None, sessions)
 
 
 def _listed(
@@ -265,5 +268,4 @@ def _listed(
                         f"give every member a row.")  # fmt: skip
     begin = np.array([-np.inf if stay.begin is None else stay.begin for stay in table.rows])
     end = np.array([np.inf if stay.end is None else stay.end for stay in table.rows])
-    when = periods if table.dated else None
-    return Listed(members, owner, begin, end, seconds, start, when, sessions)
+    return Listed(members, owner, begin, end, seconds, start, periods, sessions)
