@@ -25,6 +25,7 @@ from shoal.rounds.play import ClientReport
 from shoal.runs.directory import RunDir
 from shoal.runs.journal import names_of, packed, write_clients
 from shoal.runs.player import Player, Record
+from shoal.runs.stopping import reached
 from shoal.runs.summary import summary
 
 
@@ -128,6 +129,9 @@ def spec_of(method: Method) -> str | list[str]:
 
 def play(plan: RunPlan) -> Result:
     """Every round of a plan."""
+    if plan.config.keep_best is not None:
+        raise UserError("keep_best: models are kept in a run directory (shoal run), and this run "
+                        "is in memory; leave it out")  # fmt: skip
     player = Player(plan)
     records: list[Record] = []
     clients: list[tuple[int, list[ClientReport]]] = []
@@ -136,6 +140,8 @@ def play(plan: RunPlan) -> Result:
             record, reports = player.play()
             records.append(record)
             clients.append((record["round"], reports))
+            if plan.config.until and reached(record, plan.config.until) is not None:
+                break
         return Result(plan, records, summary(plan, records), player.tensors(), clients)
     finally:
         player.close()

@@ -131,6 +131,11 @@ def build(
         if isinstance(test, Pool) and len(test.y) and subject.task.classes is not None:
             check_own(config.evaluate.metrics, test.y, subject.task.classes)
         _check_own(config, subject.world)
+    asked = [("until", name) for name in config.until or ()]
+    asked += [("keep_best", config.keep_best)] if config.keep_best else []
+    for key, wanted in asked:
+        with concerning(key):
+            _check_measured(wanted, key, config, subject.task)
     with concerning("participation"):
         _check_participation(config, subject.world.at(0))
         _check_sampling(config, chosen, subject.world)
@@ -289,6 +294,14 @@ def _check_participation(config: Config, first: Moment) -> None:
             f"participation: {wanted} members a round were asked for, but only {here} are there at "
             f"the start; write at most {here}, or a share such as 0.2"
         )
+
+
+def _check_measured(name: str, key: str, config: Config, task: Task) -> None:
+    """Refuse a score that no record will have."""
+    known = ["loss", *(["accuracy"] if task.classes is not None else []), *config.evaluate.metrics]
+    if name not in known:
+        raise UserError(f"{key}: {name} is not measured in this run; take {' or '.join(known)}, or "
+                        f"add it to evaluate.metrics")  # fmt: skip
 
 
 def _check_sampling(config: Config, method: Method, world: World) -> None:

@@ -403,6 +403,15 @@ class Config(StrictModel):
     address: str | None = Field(
         default=None, description="the address of a Ray cluster, or null for one of our own"
     )
+    until: dict[str, Finite] | None = Field(
+        default=None,
+        description="{accuracy: 0.9} (or another metric) at which a run stops, or null",
+    )
+    keep_best: str | None = Field(
+        default=None,
+        description="a metric (accuracy, loss, ...) whose best model is kept beside the last, or "
+        "null",
+    )
     guard: GuardRules = Field(default=GuardRules(), description="settings of the guard")
     checkpoint: Checkpoint = Field(default=Checkpoint(), description="settings of checkpoints")
 
@@ -444,7 +453,7 @@ class Config(StrictModel):
         values: dict[str, Any] = self.model_dump(mode="json")
         for key in ("data", "model", "world") if self.problem else ("problem",):
             del values[key]
-        for key in ("threads", "workers", "address", "candidates"):
+        for key in ("threads", "workers", "address", "candidates", "until", "keep_best"):
             if values[key] is None:
                 del values[key]
         if values["precision"] == "float32":  # as every run was before there was a choice
