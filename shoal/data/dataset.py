@@ -151,7 +151,18 @@ def checked(data: Dataset) -> Dataset:
 
 
 def _bad_rows(values: Tensor) -> Tensor:
-    return ~torch.isfinite(values.reshape(len(values), -1)).all(1)
+    """Which rows are not finite, some megabytes at a time."""
+    if not values.is_floating_point() or not len(values):
+        return torch.zeros(len(values), dtype=torch.bool, device=values.device)
+    flat = values.reshape(len(values), -1)
+    step = max(1, (1 << 20) // max(1, flat.size(1)))
+    return torch.cat([_not_finite(part) for part in torch.split(flat, step)])
+
+
+def _not_finite(rows: Tensor) -> Tensor:
+    if torch.isfinite(rows.sum()):  # then every value is, and that is soon known
+        return torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
+    return ~torch.isfinite(rows).all(1)
 
 
 @cache

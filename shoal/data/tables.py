@@ -22,6 +22,7 @@ from shoal.data.file_formats import npy, npz, opened
 Array = NDArray[Any]
 Kind = Literal["number", "text", "date", "list", "empty", "other"]
 BLOCK = 1 << 16  # rows
+FEW = 1 << 16  # whole numbers this near to each other are counted, not sorted
 MISSING = ("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "#N/A", "<NA>")
 SEPARATORS = ",;\t|"
 
@@ -270,6 +271,13 @@ def codes(values: Array, name: str, where: object) -> tuple[NDArray[np.int64], l
                         f"{_such(bad)}.")  # fmt: skip
     if kind_of(values) == "text":
         check_mixed(values, name, where)
+    if values.dtype.kind in "iu" and len(values):
+        low, high = int(values.min()), int(values.max())
+        if high - low < FEW:  # without sorting
+            places = np.subtract(values, low, dtype=np.int64)
+            used = np.bincount(places, minlength=high - low + 1) > 0
+            number = np.cumsum(used) - 1
+            return number[places], (np.flatnonzero(used) + low).tolist()
     try:
         known, found = np.unique(values, return_inverse=True)
     except TypeError:

@@ -397,7 +397,7 @@ def _check_classes(
 def stratified(label: NDArray[np.int64], share: float, seed: int) -> NDArray[np.bool_]:
     rng = np.random.default_rng(seed)
     test = np.zeros(len(label), dtype=bool)
-    for value in np.unique(label):
+    for value in np.flatnonzero(np.bincount(label)):
         rows = rng.permutation(np.flatnonzero(label == value))
         test[rows[: round(share * len(rows))]] = True
     return test
