@@ -6,7 +6,7 @@
 - demo      what ``shoal demo`` plays
 - progress  what a terminal shows while something runs
 - sweep     ``shoal sweep``, ``shoal tune``
-- reports   ``shoal report``, ``shoal watch``, ``shoal compare``
+- reports   ``shoal report``, ``shoal evaluate``, ``shoal watch``, ``shoal compare``
 - listings  ``shoal methods``, ``shoal data``, ``shoal world``
 - papers    ``shoal reproduce``, ``shoal verify``
 - flower    ``shoal flower``

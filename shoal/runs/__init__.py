@@ -7,6 +7,7 @@
 - checkpoint  checkpoints: shards, manifest, restore
 - stopping    when a run stops before its last round; the best model
 - longer      a finished run that goes on for more rounds
+- score       the model of a run, scored again
 - summary     ``summary.json`` and costs
 - origin      digests of the data and of the user's own code
 - run         a run in a directory: killed and resumed to the same bits
