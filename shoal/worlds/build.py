@@ -12,7 +12,7 @@ from shoal.core.old_names import todays_world
 from shoal.core.types import Kind
 from shoal.data.sources import Dataset
 from shoal.data.time_column import plain_dates
-from shoal.worlds.calendar import CALENDARS, lay_dates, read_timetable, sessions_by_trace
+from shoal.worlds.calendar import CALENDARS, lay_dates, read_timetable, rounds_of, sessions_by_trace
 from shoal.worlds.changes.arrivals import Arrivals
 from shoal.worlds.changes.concepts import Concepts, read_drifts
 from shoal.worlds.changes.input_bias import read_bias, with_bias
@@ -89,7 +89,7 @@ def assemble(
         if copied and labels is None:
             reader.bad("shared", "left out unless labels is 'split'")
         holders = replace(holders, groups=membership.groups, labels=labels, copied=copied)
-    rounds = 0 if table.dated else _rounds(reader, membership.rounds, plan)
+    rounds = rounds_of(reader, table) if table.dated else _rounds(reader, membership.rounds, plan)
     plan = with_unseen(plan, reader, membership, rounds, dataset.classes)
     concepts = Concepts(members, dataset.classes or 0)
     if reader.raw("name") == "drift" or reader.given("drift"):
@@ -100,8 +100,9 @@ def assemble(
     available = read_available(reader.raw("available"), seed, members, names, table.periods)
     notes: tuple[str, ...] = ()
     if table.dated:
-        dates = lay_dates(reader, table, stages[0], members, names, available)
-        membership, rounds, available, notes = dates
+        membership, available, notes = lay_dates(
+            reader, table, stages[0], members, names, available, rounds
+        )
     by_trace = sessions_by_trace(available, membership, rounds, members, names)
     if by_trace is not None:
         membership, available = by_trace, None

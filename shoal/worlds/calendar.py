@@ -46,7 +46,6 @@ class Dates(NamedTuple):
     """Who is here when, in a world with a calendar."""
 
     membership: Membership
-    rounds: int
     available: Availability | None
     notes: tuple[str, ...]
 
@@ -92,14 +91,14 @@ def lay_dates(
     members: int,
     names: tuple[str, ...] | None,
     available: Availability | None,
+    rounds: int,
 ) -> Dates:
-    """Sessions, rounds and who can be reached, by table and by the periods of the rows."""
+    """Sessions and who can be reached, by table and by the periods of the rows."""
     arrivals, stays, periods = table.arrivals, table.stays, table.periods
     if stays is not None and stays.dated and periods is not None and not periods.dated:
         raise UserError(f"{stays.where} has dates, and the world's column has plain numbers; write "
                         f"from and to as rounds.")  # fmt: skip
     ids = None if stays is None else numbered(stays, names, members)
-    rounds = _rounds(reader, table)
     if members * rounds > 10 * CHECKED:
         reader.bad("members", f"such that members times rounds is at most {10 * CHECKED:,}, not "
                               f"{members * rounds:,}")  # fmt: skip
@@ -118,10 +117,11 @@ def lay_dates(
     if len(nobody):
         raise UserError(f"members of {reader.what}: nobody is there in round {nobody[0]}; let "
                         f"somebody stay, or end the run before.")  # fmt: skip
-    return Dates(sessions_of(here, names), rounds, available, tuple(notes))
+    return Dates(sessions_of(here, names), available, tuple(notes))
 
 
-def _rounds(reader: Reader, table: Timetable) -> int:
+def rounds_of(reader: Reader, table: Timetable) -> int:
+    """The rounds of a world with a calendar: those of its periods, or until the last one leaves."""
     if table.arrivals is not None:
         most = table.arrivals.rounds
         rounds = reader.whole("rounds", most)
