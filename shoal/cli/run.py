@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +14,7 @@ from shoal.core.errors import UserError
 UNTIL = "Stop once a metric is as good: accuracy=0.9 (loss, mae and rmse: as low)."
 FOR = "Stop after the round in which so much time is over: 30m, 2h, 1h30m."
 BEST = "Keep the model with the best score (accuracy, loss, ...) beside the last."
+IMPORT = "Look for your own code in this folder too; or import this module first."
 
 # ---- run -----------------------------------------------------------------------------------------
 # ``shoal run``.
@@ -37,12 +37,16 @@ def run(
     until: str = typer.Option("", metavar="METRIC=VALUE", help=UNTIL),
     time: str = typer.Option("", "--for", metavar="TIME", help=FOR),
     best: str = typer.Option("", "--keep-best", metavar="METRIC", help=BEST),
+    imports: list[str] = typer.Option([], "--import", metavar="DIR|MODULE", help=IMPORT),
 ) -> None:
     """Run a config into a directory.
 
+    Code that it names (`model: {name: mymodels:Net}`) is looked for beside it, in the working
+    directory, in `--import` folders and among installed packages.
+
     Only the CPU is tested; `device: cuda` and `device: mps` are best effort.
     """
-    from shoal.cli.play import play, stopping
+    from shoal.cli.play import find_code, play, stopping
     from shoal.config import load, located
     from shoal.config.build import build
     from shoal.reports.loggers import check
@@ -51,6 +55,7 @@ def run(
     from shoal.runs.stopping import seconds_in
 
     loggers, seconds = check(log), seconds_in(time) if time else math.inf
+    find_code(imports, file.resolve().parent)
     RunDir(out).check_free(force)  # before the seconds that reading data takes
     overrides = [*changes, *stopping(until, best), *([f"engine={engine}"] if engine else [])]
     config = load(file, overrides)
@@ -79,14 +84,19 @@ def resume(
     until: str = typer.Option("", metavar="METRIC=VALUE", help=UNTIL),
     time: str = typer.Option("", "--for", metavar="TIME", help=FOR),
     more: int = typer.Option(0, "--more", metavar="ROUNDS", help="Add so many rounds at its end."),
+    imports: list[str] = typer.Option([], "--import", metavar="DIR|MODULE", help=IMPORT),
+    accept_code: bool = typer.Option(
+        False, "--accept-code", help="Go on although your own code has changed."
+    ),
 ) -> None:
     """Go on with a run that was killed, interrupted, or stopped below quorum or by a full disk.
 
     Also with one that stopped early (--until, --for), or with a finished one for --more rounds.
     The data and your own code must be those it was started with. Engine, device and the paths of
-    files may be others; nothing else may.
+    files may be others; nothing else may. Code is looked for as `shoal run` does, except in the
+    run directory.
     """
-    from shoal.cli.play import play, stopping
+    from shoal.cli.play import find_code, play, stopping
     from shoal.reports.loggers import check, export
     from shoal.runs.directory import RunDir
     from shoal.runs.run import DurableRun
@@ -95,19 +105,22 @@ def resume(
     loggers, seconds, where = check(log), seconds_in(time) if time else math.inf, RunDir(directory)
     if more < 0:
         raise UserError(f"--more {more}: it must be at least 1")
-    early = where.stopped is not None
-    if where.finished and not more and not early:
+    if where.finished and not more and where.stopped is None:
         typer.echo(f"{directory} is finished; there is nothing to resume")
         if loggers:
             export(directory, loggers, lambda text: typer.echo(text, err=True))
         return
+    find_code(imports)
     if engine:  # what belongs to the old one does not fit
         drop = ("workers", "address")
         changes = [*(f"{key}=null" for key in drop), f"engine={engine}", *changes]
-    changes = [*(["until=null"] if early else []), *changes, *stopping(until, "")]
-    say = partial(typer.echo, err=True)
+    changes = [*changes, *stopping(until, "")]
     run = DurableRun.resume(
-        directory, lambda text: say(f"shoal: note: {text}"), changes=changes, more=more
+        directory,
+        lambda text: typer.echo(f"shoal: note: {text}", err=True),
+        changes=changes,
+        accept_code=accept_code,
+        more=more,
     )
     play(run, loggers, verbose, seconds)
 

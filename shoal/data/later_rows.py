@@ -12,7 +12,7 @@ import numpy as np
 from shoal.core.errors import UserError
 from shoal.data import tables
 from shoal.data.dataset import Dataset, checked
-from shoal.data.sources.own_files import ColumnRules, listed, of_table
+from shoal.data.sources.own_files import ColumnRules, TargetRules, listed, of_table
 from shoal.data.tables import Table
 
 ROW, FRESH = "(row)", "(later)"  # columns of our own; a file's have other names
@@ -28,18 +28,17 @@ def later_rows(options: Mapping[str, Any], path: Path, calendar: str | None = No
     new = tables.read(path, missing)
     rules = ColumnRules(**{k: v for k, v in options.items() if k in ColumnRules._fields})
     rules = rules._replace(category=listed(rules.category), leave_out=listed(rules.leave_out))
-    y, client, test = options.get("y", "y"), options.get("client"), options.get("test", 0.2)
-    regression = bool(options.get("regression"))
+    client, test = options.get("client"), options.get("test", 0.2)
+    kind = TargetRules(**{k: v for k, v in options.items() if k in TargetRules._fields})
     spare = {client, test, calendar, *rules.leave_out}  # what new rows need not have
     numbered = _with(old, ROW, np.arange(old.rows, dtype=np.float64))
     plain = rules._replace(leave_out=[n for n in (*rules.leave_out, calendar) if n])
-    times = of_table(
-        numbered, plain, y, client, regression, test, options.get("seed", 0), ROW
-    ).times
-    assert times is not None
-    both = _joined(new, old, times.train.astype(np.int64), spare)
+    first = of_table(numbered, plain, kind, client, test, options.get("seed", 0), ROW)
+    assert first.times is not None
+    both = _joined(new, old, first.times.train.astype(np.int64), spare)
     client, calendar = (name if name in both.kinds else None for name in (client, calendar))
-    return checked(of_table(both, rules, y, client, regression, FRESH, calendar=calendar))
+    kind = kind._replace(target=first.target)  # whatever the new answers look like
+    return checked(of_table(both, rules, kind, client, FRESH, calendar=calendar))
 
 
 def _with(table: Table, name: str, values: Any) -> Table:

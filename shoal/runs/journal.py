@@ -120,6 +120,15 @@ def packed(round: int, clients: Sequence[ClientReport]) -> bytes:
     return np.array(rows, ROW).tobytes()
 
 
+def unpacked(content: bytes) -> dict[int, list[ClientReport]]:
+    """What clients did, by round, of rows as they stand in the log."""
+    found: dict[int, list[ClientReport]] = {}
+    for round, client, *rest in np.frombuffer(content, ROW).tolist():
+        model, *figures = rest
+        found.setdefault(round, []).append(ClientReport(model, client, *figures))
+    return found
+
+
 def names_of(world: World) -> dict[int, str] | None:
     """The members' names by number, where the world knows them."""
     names: Sequence[str] | None = getattr(world, "names", None)

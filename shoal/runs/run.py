@@ -17,6 +17,7 @@ from safetensors.torch import save
 
 from shoal.config import Config, from_mapping, load_run, read
 from shoal.config.build import RunPlan, build
+from shoal.config.own_names import import_own
 from shoal.config.read import applied
 from shoal.config.version_0_1 import as_hashed_before
 from shoal.core import files
@@ -31,7 +32,14 @@ from shoal.runs import directory as diverged
 from shoal.runs.directory import RunDir
 from shoal.runs.journal import Journal, names_of
 from shoal.runs.longer import check_same_past, lengthened
-from shoal.runs.origin import Origin, check_origin, origin_of, read_origin
+from shoal.runs.origin import (
+    Origin,
+    check_code,
+    check_origin,
+    code_changed,
+    origin_of,
+    read_origin,
+)
 from shoal.runs.player import AbandonedError, Player, Record
 from shoal.runs.records import read_rounds
 from shoal.runs.stopping import BestModel, reached
@@ -111,13 +119,14 @@ class DurableRun:
         say: Say = lambda text: None,
         planned: Planner = build,
         changes: Sequence[str] = (),
+        accept_code: bool = False,
         more: int = 0,
     ) -> DurableRun:
         """The run in a directory, where its newest good checkpoint left it.
 
         ``changes`` (``key=value``) may say another engine or device, where the data are now, or
-        when to stop; anything else would make it another run. With ``more``, its world lasts so
-        many rounds longer.
+        when to stop; anything else would make it another run. Code of the user's must be the same,
+        unless ``accept_code``. With ``more``, its world lasts so many rounds longer.
         """
         where = RunDir(directory)
         where.check_run()
@@ -126,6 +135,8 @@ class DurableRun:
             raise UserError(f"{directory} is finished; there is nothing to resume")
         if (round := diverged.diverged(directory)) is not None:
             raise AbandonedError(diverged.why(directory), round, True)
+        if where.stopped is not None:  # it goes on, unless it is told when to stop again
+            changes = ("until=null", *changes)
         with _telling_full_disk(where):
             where.checkpoint.mkdir(exist_ok=True)
             held = files.hold(where.lock, directory)
@@ -134,14 +145,20 @@ class DurableRun:
                     plan = _lengthen(where, planned, more)
                     planned = planned if changes else lambda _: plan
                 where.summary.unlink(missing_ok=True)
-                return cls._resumed(where, held, say, planned, changes)
+                return cls._resumed(where, held, say, planned, changes, accept_code)
             except BaseException:
                 held.close()
                 raise
 
     @classmethod
     def _resumed(
-        cls, where: RunDir, held: IO[str], say: Say, planned: Planner, changes: Sequence[str]
+        cls,
+        where: RunDir,
+        held: IO[str],
+        say: Say,
+        planned: Planner,
+        changes: Sequence[str],
+        accept_code: bool,
     ) -> DurableRun:
         written, _ = read(where.config)
         _check_changes(written, changes)
@@ -159,12 +176,14 @@ class DurableRun:
         known = {told, *earlier}
         if old is not None and old.config == now and old.config_0_1:
             known.add(old.config_0_1)
+        check_code(where, old, config, accept_code)
+        import_own(config)
         saved = checkpoint.load(where.checkpoint, known, config.device)
         if saved is not None and saved.skipped:
             say(saved.skipped)
         player = Player(planned(config), saved.federation if saved else None)
         player.notes.known(_noted(where, saved.lengths[0] if saved else 0))
-        origin = _checked_origin(where, old, player, written, say)
+        origin = _checked_origin(where, old, player, written, say, accept_code)
         values = player.plan.config.complete()
         if changes:
             if told != now:  # a directory of version 0.1 becomes one of this version
@@ -336,10 +355,18 @@ def _check_changes(written: Mapping[str, Any], changes: Sequence[str]) -> None:
 
 
 def _checked_origin(
-    where: RunDir, old: Origin | None, player: Player, written: Mapping[str, Any], say: Say
+    where: RunDir,
+    old: Origin | None,
+    player: Player,
+    written: Mapping[str, Any],
+    say: Say,
+    accept: bool,
 ) -> Origin:
     """Data and code must be the same; who computes may be another, which is noted."""
-    origin, config = check_origin(where, old, player.plan, say), player.plan.config
+    origin, config = check_origin(where, old, player.plan, say, accept), player.plan.config
+    if old is not None and (changed := code_changed(old, origin)):
+        player.notes.add(f"from round {player.federation.round} on the code of "
+                         f"{', '.join(changed)} is another (--accept-code)")  # fmt: skip
     first = f"{written.get('engine')} on {written.get('device')}"
     engines = dict(old.engines) if old is not None and old.engines else {"0": first}
     before, after = list(engines.values())[-1], _computed_by(config)

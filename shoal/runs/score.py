@@ -11,11 +11,11 @@ from shoal.config import load_run
 from shoal.config.build import RunPlan, build
 from shoal.config.subject import initial_of
 from shoal.core.errors import UserError
-from shoal.core.task import ModuleTask
+from shoal.core.task import ModuleTask, learnt_of
 from shoal.core.types import ClientData, Model, Pool
 from shoal.data.dataset import Dataset
 from shoal.data.later_rows import later_rows
-from shoal.metrics.evaluate import evaluate, evaluate_each, row_scores
+from shoal.metrics.evaluate import evaluate, evaluate_each, outputs_of
 from shoal.metrics.functions import measured
 from shoal.runs.directory import RunDir
 from shoal.runs.stopping import told_of
@@ -75,10 +75,13 @@ def _all(pool: Pool) -> ClientData:
 def _scores(plan: RunPlan, model: Model, data: ClientData) -> dict[str, Any]:
     task, metrics = plan.settings.task, plan.config.evaluate.metrics
     found = evaluate(task, model, data)
-    out: dict[str, Any] = {"rows": len(data), "accuracy": found.accuracy, "loss": found.loss}
+    numbers = learnt_of(task).target == "number"
+    out: dict[str, Any] = {"rows": len(data), "loss": found.loss}
+    if not numbers:
+        out["accuracy"] = found.accuracy
     if metrics:
-        outputs = row_scores(task, model, data, outputs=True).outputs
-        out["metrics"] = measured(metrics, outputs, data.labels)
+        said = outputs_of(task, model, data)
+        out["metrics"] = measured(metrics, said, learnt_of(task).ignored)
     return out
 
 
@@ -92,9 +95,10 @@ def _by_member(plan: RunPlan, model: Model, data: Dataset) -> dict[str, Any]:
     ]
     parts = [ClientData(every.pool, rows, every.labels[rows], float(len(rows))) for _, rows in mine]
     found = evaluate_each(plan.settings.task, model, parts)
+    name = "r2" if learnt_of(plan.settings.task).target == "number" else "accuracy"
     return {
         "members": {
-            data.names[g]: {"rows": len(rows), "accuracy": s.accuracy, "loss": s.loss}
+            data.names[g]: {"rows": len(rows), "loss": s.loss, name: s.accuracy}
             for (g, rows), s in zip(mine, found, strict=True)
         }
     }

@@ -17,7 +17,6 @@ from torch import Tensor
 from shoal.core.errors import UserError
 from shoal.core.files import dump_json, write_bytes
 
-LOWER = ("loss", "mae", "rmse")  # the lower, the better
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -41,6 +40,11 @@ def value_of(record: Mapping[str, Any], name: str) -> float | None:
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
+def lower(record: Mapping[str, Any], name: str) -> bool:
+    """Whether the lowest figure is the best; records say it of their metrics."""
+    return name == "loss" or name in record.get("lower", ())
+
+
 def reached(record: Mapping[str, Any], until: Mapping[str, float]) -> str | None:
     """What a record has reached of ``until``, in words; None if not all of it.
 
@@ -51,7 +55,7 @@ def reached(record: Mapping[str, Any], until: Mapping[str, float]) -> str | None
     said = []
     for name, wanted in until.items():
         value = value_of(record, name)
-        if value is None or (value > wanted if name in LOWER else value < wanted):
+        if value is None or (value > wanted if lower(record, name) else value < wanted):
             return None
         said.append(f"{name} is {value:.4g}")
     return " and ".join(said)
@@ -83,7 +87,7 @@ class BestModel:
         value = value_of(record, self.metric)
         if value is None:
             return
-        better = value < self.value if self.metric in LOWER else value > self.value
+        better = value < self.value if lower(record, self.metric) else value > self.value
         if better or math.isnan(self.value):
             self.round, self.value, self.tensors = int(record["round"]), value, tensors
 
