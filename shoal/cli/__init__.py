@@ -6,7 +6,7 @@
 - demo      what ``shoal demo`` plays
 - first_config  ``shoal new``, ``shoal data look``, ``shoal config``
 - sweep     ``shoal sweep``, ``shoal tune``
-- reports   ``shoal report``, ``shoal watch``, ``shoal compare``
+- reports   ``shoal report``, ``shoal evaluate``, ``shoal watch``, ``shoal compare``
 - listings  ``shoal methods``, ``shoal data``, ``shoal world``
 - papers    ``shoal reproduce``, ``shoal verify``
 - flower    ``shoal flower``

@@ -9,7 +9,7 @@ from shoal.cli.flower import app as flower
 from shoal.cli.listings import app as data
 from shoal.cli.listings import methods, world
 from shoal.cli.papers import reproduce, verify
-from shoal.cli.reports import compare, report, watch
+from shoal.cli.reports import compare, evaluate, report, watch
 from shoal.cli.run import demo, resume, run
 from shoal.cli.sweep import sweep, tune
 
@@ -49,6 +49,7 @@ for command in (
     reproduce,
     tune,
     report,
+    evaluate,
     watch,
     methods,
     world,

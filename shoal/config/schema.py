@@ -421,8 +421,16 @@ class Config(StrictModel):
     participation: Count | Above0To1 = Field(
         default=1.0, description="a number of members above 0, or a share such as 0.2"
     )
-    sampling: Literal["fixed", "bernoulli"] = Field(
-        default="fixed", description="fixed or bernoulli"
+    sampling: Literal[
+        "fixed", "bernoulli", "by_rows", "by_loss", "round_robin", "by_availability"
+    ] = Field(
+        default="fixed",
+        description="fixed, bernoulli, by_rows, by_loss, round_robin or by_availability",
+    )
+    candidates: Count | None = Field(
+        default=None,
+        description="the members whose loss sampling: by_loss looks at, or null for twice the "
+        "cohort",
     )
     client_weights: Weights | None = Field(
         default=None, description="by_samples, equal, or null for the method's own choice"
@@ -448,6 +456,15 @@ class Config(StrictModel):
     address: str | None = Field(
         default=None, description="the address of a Ray cluster, or null for one of our own"
     )
+    until: dict[str, Finite] | None = Field(
+        default=None,
+        description="{accuracy: 0.9} (or another metric) at which a run stops, or null",
+    )
+    keep_best: str | None = Field(
+        default=None,
+        description="a metric (accuracy, loss, ...) whose best model is kept beside the last, or "
+        "null",
+    )
     guard: GuardRules = Field(default=GuardRules(), description="settings of the guard")
     checkpoint: Checkpoint = Field(default=Checkpoint(), description="settings of checkpoints")
 
@@ -472,6 +489,12 @@ class Config(StrictModel):
         return self
 
     @model_validator(mode="after")
+    def _candidates_are_looked_at(self) -> Config:
+        if self.candidates is not None and self.sampling != "by_loss":
+            raise ValueError("candidates is for sampling: by_loss")
+        return self
+
+    @model_validator(mode="after")
     def _one_subject(self) -> Config:
         given = self.model_fields_set & {"data", "model", "world"}
         if self.problem is not None and given:
@@ -483,7 +506,7 @@ class Config(StrictModel):
         values: dict[str, Any] = self.model_dump(mode="json")
         for key in ("data", "model", "world") if self.problem else ("problem",):
             del values[key]
-        for key in ("threads", "workers", "address"):
+        for key in ("threads", "workers", "address", "candidates", "until", "keep_best"):
             if values[key] is None:
                 del values[key]
         values["loss"] = self.loss.complete()

@@ -17,6 +17,7 @@ from shoal.core.own_code import is_own, resolve
 from shoal.core.types import Pool, Target
 from shoal.data.download import About
 from shoal.data.targets import check_targets
+from shoal.data.time_column import TimeColumn
 
 
 class Dataset(NamedTuple):
@@ -30,7 +31,7 @@ class Dataset(NamedTuple):
     digest of which they are. ``options`` are those that :func:`load` was called with. ``names``
     are those of the natural clients, by group number; ``unit`` is the mean and deviation of answers
     that are numbers, where a network is to learn deviations from the mean; ``notes`` is what a user
-    should know of how rows were read.
+    should know of how rows were read; ``times`` says when they came, for a dated world.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Dataset(NamedTuple):
     names: tuple[str, ...] | None = None
     unit: tuple[tuple[float, float], ...] = ()
     notes: tuple[str, ...] = ()
+    times: TimeColumn | None = None
 
     @property
     def label_classes(self) -> int | None:

@@ -33,6 +33,7 @@ from shoal.data.images import Look, RawSplit, Scale, dataset, split
 from shoal.data.tables import Array, Table
 from shoal.data.targets import Answers, answers
 from shoal.data.text import Vocabulary
+from shoal.data.time_column import TimeColumn
 
 FILES = About("files", "your own arrays, CSV, Parquet or images", "as many as there are", None, ())
 MEMORY = About("memory", "rows that a program gave to shoal.run", "-", None, ())
@@ -62,6 +63,7 @@ def files(
     leave_out: Columns = (),
     missing: Columns = (),
     scale_y: bool | None = None,
+    calendar: str | None = None,
 ) -> Dataset:
     """A file of columns, or a folder of images with one folder a class.
 
@@ -98,12 +100,14 @@ def files(
         is the mean of its column, any other value a category of its own.
     scale_y: whether numbers to be learnt are brought to mean 0 and deviation 1 for the network;
         predictions and metrics stay as answers are written. Left out: as inputs are normalised.
+    calendar: the column of a dated world (``world.column``), which is no input by itself.
     """
     where = Path(path).expanduser()
     if not where.exists():
         raise UserError(f"data: there is no file or folder {path}.")
     if where.is_dir():
-        for key, value in (("date", date), ("text", text), ("normalize", normalize)):
+        of_tables = {"date": date, "text": text, "normalize": normalize, "world.column": calendar}
+        for key, value in of_tables.items():
             if value not in (None, "none"):
                 raise UserError(f"{key} is {value!r}, and {path} is a folder of images; {key} is "
                                 f"for tables (for images there is scale).")  # fmt: skip
@@ -111,7 +115,7 @@ def files(
     table = tables.read(where, listed(missing))
     rules = ColumnRules(x, normalize, listed(category), date, text, listed(leave_out), tokens)
     kind = TargetRules(y, target, classes, regression, scale_y)
-    return of_table(table, rules, kind, client, test, seed)
+    return of_table(table, rules, kind, client, test, seed, calendar)
 
 
 @source("memory", MEMORY)
@@ -174,10 +178,12 @@ def of_table(
     client: str | None = None,
     test: float | str = 0.2,
     seed: int = 0,
+    calendar: str | None = None,
 ) -> Dataset:
     """Training and test rows of a table."""
     learnt = kind.answers(table)
     owner = None if client is None else table.given(client, "client")
+    came = None if calendar is None else table.given(calendar, "the world's calendar, world.column")
     tables.same_length(table, [*listed(kind.y), *([client] if client else [])])
     if isinstance(test, str):
         held = _marked(table.given(test, "test"), test, table)
@@ -187,7 +193,8 @@ def of_table(
         raise UserError(f"{table.where} leaves no rows for "
                         f"{'training' if held.all() else 'testing'}.")  # fmt: skip
     _check_classes(learnt, held, kind.y, table)
-    taken = {*listed(kind.y), *(name for name in (client, test) if isinstance(name, str))}
+    beside = (client, test, calendar)
+    taken = {*listed(kind.y), *(name for name in beside if isinstance(name, str))}
     notes = [learnt.note] if learnt.note else []
     made = inputs(table, rules, taken, held, notes)
     pools = [Pool(x, torch.from_numpy(learnt.y[m]))
@@ -202,6 +209,8 @@ def of_table(
     )  # fmt: skip
     if _scales_y(learnt, kind, rules, made):
         found = found._replace(unit=_unit(pools[0].y))
+    if came is not None and calendar is not None:
+        found = found._replace(times=TimeColumn.cut(calendar, came, held, table.where))
     return found if client is None or owner is None else _owned(found, owner, client, held, table)
 
 
