@@ -83,8 +83,7 @@ def resume(
             export(directory, loggers, lambda text: typer.echo(text, err=True))
         return
     if engine:  # what belongs to the old one does not fit
-        drop = ("workers", "address")
-        changes = [*(f"{key}=null" for key in drop), f"engine={engine}", *changes]
+        changes = ["ray=null", f"engine={engine}", *changes]
     run = DurableRun.resume(
         directory, lambda text: typer.echo(f"shoal: note: {text}", err=True), changes=changes
     )

@@ -11,7 +11,6 @@ import hashlib
 import inspect
 import json
 import sys
-import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -25,6 +24,7 @@ from shoal import models
 from shoal.config.build import RunPlan
 from shoal.core.errors import UserError
 from shoal.core.files import dump_json, write_text
+from shoal.core.own_code import is_users, source_file
 from shoal.core.types import Pool
 from shoal.data.dataset import about, function
 from shoal.data.download import find
@@ -187,12 +187,12 @@ def _code(plan: RunPlan) -> Iterator[tuple[str, str]]:
             waiting.append(module)
     while waiting:
         module = waiting.pop()
-        name, file = module.__name__, _file(module)
+        name, file = module.__name__, source_file(module)
         if name in seen or name.partition(".")[0] == "shoal" or file is None:
             continue
         seen.add(name)
         yield name, hashlib.sha256(file.read_bytes()).hexdigest()
-        waiting += [found for found in _imported(module) if _is_users(found)]
+        waiting += [found for found in _imported(module) if is_users(found)]
 
 
 def _used(plan: RunPlan) -> Iterator[Any]:
@@ -226,21 +226,6 @@ def _imported(module: ModuleType) -> Iterator[ModuleType]:
         found = sys.modules.get(name) if isinstance(name, str) else None
         if found is not None:
             yield found
-
-
-def _is_users(module: ModuleType) -> bool:
-    """Whether a module is neither Python's nor installed."""
-    file = _file(module)
-    paths = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    return file is not None and not any(file.is_relative_to(path) for path in paths)
-
-
-def _file(module: ModuleType) -> Path | None:
-    try:
-        found = inspect.getsourcefile(module)
-    except TypeError:  # built in
-        return None
-    return Path(found) if found and Path(found).exists() else None
 
 
 __all__ = [

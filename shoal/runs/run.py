@@ -19,7 +19,7 @@ from shoal.config import Config, load_run, read
 from shoal.config.build import RunPlan, build
 from shoal.config.read import applied
 from shoal.core import files
-from shoal.core.errors import UserError
+from shoal.core.errors import LostMachinesError, UserError
 from shoal.core.files import disk_is_full, dump_json, dump_yaml, write_bytes, write_text
 from shoal.core.old_names import spelled_as_0_1
 from shoal.core.types import ClientData
@@ -37,7 +37,7 @@ from shoal.worlds.members.ids import spread
 
 AUTO_SECONDS = 20.0  # between two checkpoints, when the config leaves it to us
 # Keys that say where and how a run is computed, not what: a run may be resumed with others.
-ELSEWHERE = ("format", "engine", "engine_reason", "workers", "threads", "address", "device")
+ELSEWHERE = ("format", "engine", "engine_reason", "threads", "ray", "workers", "address", "device")
 # Keys that say where files are; what is in them has a digest in origin.json or world.json.
 PATHS = (("data", "path"), ("model", "init"), ("world", "file"), ("world", "available", "path"))
 Planner = Callable[[Config], RunPlan]
@@ -184,6 +184,12 @@ class DurableRun:
             if error.diverged:
                 diverged.note(self.where.path, error.round, sentence)
             raise AbandonedError(sentence, error.round, error.diverged) from None
+        except LostMachinesError as error:
+            self._checkpoint()
+            raise UserError(
+                f"{error}; go on, also on another cluster (--set ray.address=...) or on this "
+                f"machine alone (--engine auto), with: shoal resume {self.where.path}"
+            ) from None
         except KeyboardInterrupt:
             self._checkpoint()
             raise
@@ -270,8 +276,8 @@ def _check_changes(written: Mapping[str, Any], changes: Sequence[str]) -> None:
     for change in changes:
         if config_hash(applied(written, [change])) != config_hash(applied(written, [])):
             raise UserError(
-                f"--set {change}: would make it another run; engine, workers, address, device and "
-                "the paths of files may change, so start a new run"
+                f"--set {change}: would make it another run; engine, threads, ray, device and the "
+                "paths of files may change, so start a new run"
             )
 
 
