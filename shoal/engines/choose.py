@@ -44,9 +44,7 @@ def engine_line(name: str, method: Method, stackable: bool) -> str:
     return f"engine {name}: {why}"
 
 
-def make_engine(
-    name: str, threads: int | None = None, cluster: Cluster | None = None
-) -> Engine:
+def make_engine(name: str, threads: int | None = None, cluster: Cluster | None = None) -> Engine:
     """An engine by its resolved name."""
     if name == "loop":
         return Loop()

@@ -149,9 +149,7 @@ def frame_of(order: Order, shelf: Shelf) -> Tree:
 def order_from(frame: Tree, members: Members, program: ClientProgram, held: Held) -> Order:
     initial, *values = frame
     others = dict(zip(_FRAME, tree.apply(held, tuple(values)), strict=True))
-    return Order(
-        program=program, initial=held(initial), members=unpacked(members, held), **others
-    )
+    return Order(program=program, initial=held(initial), members=unpacked(members, held), **others)
 
 
 def packed(order: Order, shelf: Shelf) -> Members:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from shoal.core import tree
+from shoal.core.errors import LostMachinesError
 from shoal.core.tree import Tree
 from shoal.engines.api import Order
 from shoal.engines.client_round import ClientProgram
@@ -74,6 +75,11 @@ class ShareWork:
             found, sums = self._done(replace(order, longest=job.longest), job)
             return ShareAnswer(found, sums, tuple(self._stacked.notes.news()))
         except Exception as error:
+            if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+                error = LostMachinesError(
+                    f"ray: a worker ran out of memory ({error}); say what one needs (ray.memory), "
+                    "take fewer ray.workers, or a smaller local.batch"
+                )
             return ShareAnswer(error=_packed(error))
 
     def _done(self, order: Order, job: ShareJob) -> tuple[Tree, Tree]:
