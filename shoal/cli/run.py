@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
 import typer
 
+from shoal.cli.apart import plays_here
 from shoal.core.errors import UserError
 
 # ---- run -----------------------------------------------------------------------------------------
@@ -44,9 +46,20 @@ def run(
     RunDir(out).check_free(force)  # before the seconds that reading data takes
     overrides = [*changes, f"engine={engine}"] if engine else changes
     config = load(file, overrides)
+    words = ["run", str(file), "-o", str(out), *_options(overrides, log, verbose, force)]
+    plays_here(config.engine, words, out)
     with located(file, overrides):
         plan = build(config)
     play(DurableRun.create(out, config, force, planned=lambda _: plan), loggers, verbose)
+
+
+def _options(
+    changes: Sequence[str], log: Sequence[str], verbose: bool, force: bool = False
+) -> list[str]:
+    """The options of a command as words."""
+    named = [*(("--set", c) for c in changes), *(("--log", name) for name in log)]
+    flags = ["--verbose"] * verbose + ["--force"] * force
+    return [*(word for pair in named for word in pair), *flags]
 
 
 # ---- resume --------------------------------------------------------------------------------------
@@ -72,6 +85,7 @@ def resume(
     files may be others; nothing else may.
     """
     from shoal.cli.play import play
+    from shoal.config.read import load_run
     from shoal.reports.loggers import check, export
     from shoal.runs.directory import RunDir
     from shoal.runs.run import DurableRun
@@ -84,6 +98,9 @@ def resume(
         return
     if engine:  # what belongs to the old one does not fit
         changes = ["ray=null", f"engine={engine}", *changes]
+    if (config := RunDir(directory).config).exists():
+        words = ["resume", str(directory), *_options(changes, log, verbose)]
+        plays_here(load_run(config, changes).engine, words, directory)
     run = DurableRun.resume(
         directory, lambda text: typer.echo(f"shoal: note: {text}", err=True), changes=changes
     )

@@ -145,13 +145,13 @@ class SumTree:
     """The tree over so many chunks. Threads may share it.
 
     A chunk may bring nothing (its clients are judged one by one). A tree over the chunks of one
-    branch gives what is put into the whole tree in their place; there a lone chunk's sum stays as
-    it was lent, since it is multiplied where it is added.
+    branch gives what is put into the whole tree in their place. Where that is a chunk's own place
+    (``lends``) it stays as it was lent, since it is multiplied where it is added.
     """
 
-    def __init__(self, chunks: int, whole: bool = True) -> None:
+    def __init__(self, chunks: int, lends: bool = False) -> None:
         self.total: Sums | None = None  # over all chunks, once all have brought theirs
-        self._whole = whole
+        self._lends = lends
         self._levels: list[list[_Branch]] = []
         while chunks > 1:
             sizes = [min(FAN, chunks - first) for first in range(0, chunks, FAN)]
@@ -167,7 +167,7 @@ class SumTree:
             if not branch.add(place % FAN, found):
                 return
             place, found = place // FAN, branch.total
-        self.total = _owned(found) if self._whole and found is not None else found
+        self.total = found if self._lends or found is None else _owned(found)
 
 
 class _Branch:

@@ -82,7 +82,7 @@ def test_equals_one_machine(
 def test_whole_data_sets_as_batches(workers: Ray, monkeypatch: pytest.MonkeyPatch) -> None:
     """A share knows the longest client of all, whoever its own are."""
     monkeypatch.setattr(plan, "MILLISECOND", 3000)
-    settings = settings_of(catalog.fedavg(), KINDS["unequal"], pad=20)
+    settings = settings_of(catalog.fedavg(), KINDS["unequal"])
     settings = settings.__class__(**{**vars(settings), "batch": None})
     (_, _, here), (_, _, there) = (play(settings, e, 2) for e in (Stacked(), workers))
     assert all(map(torch.equal, here, there))

@@ -69,10 +69,12 @@ class Stacked:
             self.notes.add(*[why] if why else [])
         return known.compact
 
-    def branch(self, order: Order, plan: StackPlan) -> tuple[list[Results], Sums | None]:
-        """The chunks of one branch of a larger order, and their sum: ``plan`` is the larger
-        order's, its spans cut to these members."""
-        work = self._planned(order, plan)
+    def branch(
+        self, order: Order, plan: StackPlan, height: int
+    ) -> tuple[list[Results], Sums | None]:
+        """The chunks of one branch of a larger order, so many levels above them, and their sum:
+        ``plan`` is the larger order's, its spans cut to these members."""
+        work = self._planned(order, plan, SumTree(len(plan.spans), lends=height == 0))
         return list(self._run([work])), work.sums.total
 
     def plan(self, order: Order) -> StackPlan:
@@ -100,12 +102,14 @@ class Stacked:
             last = number == len(work.plan.spans) - 1
             yield results._replace(sums=work.sums.total) if last else results
 
-    def _planned(self, order: Order, whole: StackPlan | None = None) -> _Work:
+    def _planned(
+        self, order: Order, plan: StackPlan | None = None, sums: SumTree | None = None
+    ) -> _Work:
         order = in_one_pool(order)
-        plan = whole or self.plan(order)
+        plan = plan or self.plan(order)
         self.notes.detail(*plan.why)
         compiled = self._known(order.program).compiled(plan.stacked)
-        sums = SumTree(len(plan.spans), whole is None)
+        sums = sums or SumTree(len(plan.spans))
         return _Work(order, plan, sums, compiled, self._one_by_one, self.notes)
 
     def _shared(self, tasks: Sequence[tuple[_Work, int]]) -> Iterator[Results]:

@@ -120,7 +120,8 @@ class ActorCrew:
         if now - self._looked < LOOK and self.hands:
             return
         self._looked = now
-        self._meet_head(now)
+        if not self._head_is_there(now):
+            return  # whatever is asked of it now would wait
         self._hear(now)
         self._place(now)
         if self.ready:
@@ -128,12 +129,14 @@ class ActorCrew:
         elif now - self._since > self._cluster.patience:
             raise LostMachinesError(self._nobody())
 
-    def _meet_head(self, now: float) -> None:
+    def _head_is_there(self, now: float) -> bool:
         if self._head is None or answers(self._head):
             self._met = now
         elif now - self._met > HEAD:
+            self.hands = []  # nobody can be told anything
             host, port = self._head
-            raise LostMachinesError(f"the head of the Ray cluster at {host}:{port} is gone")
+            raise LostMachinesError(f"ray: the head of the cluster at {host}:{port} is gone")
+        return self._met == now
 
     def _hear(self, now: float) -> None:
         asked = {hand.pulse: hand for hand in self.hands if hand.pulse is not None}

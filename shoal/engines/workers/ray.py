@@ -10,7 +10,6 @@ import copyreg
 import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -25,7 +24,7 @@ from shoal.engines.api import Order, Results, SumTree
 from shoal.engines.client_round import ClientProgram
 from shoal.engines.stacked.embeddings import at_once
 from shoal.engines.stacked.engine import Stacked, in_one_pool
-from shoal.engines.workers.connect import Cluster, connected
+from shoal.engines.workers.connect import Cluster, answers, connected
 from shoal.engines.workers.crew import ActorCrew
 from shoal.engines.workers.dispatch import Dispatch
 from shoal.engines.workers.shares import (
@@ -120,7 +119,8 @@ class Ray:
         if self._crew is not None:
             self._crew.close()
         self._crew = None
-        if self._connection.ours and self._ray.is_initialized():
+        head = self._connection.head
+        if self._connection.ours and self._ray.is_initialized() and (not head or answers(head)):
             self._ray.shutdown()
 
     def _answers(
@@ -130,10 +130,10 @@ class Ray:
         number, program = self._program(order.program)
 
         def start(index: int) -> Callable[[Any], Any]:
-            part = part_of(order, shares[index])
-            job = ShareJob(
-                number, packed(part, self._shelf), part.longest, shares[index].plan, question
-            )
+            share = shares[index]
+            part = part_of(order, share)
+            members = packed(part, self._shelf)
+            job = ShareJob(number, members, part.longest, share.plan, share.height, question)
             return lambda actor: actor.run.remote(job, frame, [program])
 
         def who(index: int) -> str:

@@ -38,6 +38,7 @@ class ShareJob:
     members: Members
     longest: int
     plan: StackPlan | None = None
+    height: int = 0
     question: Question | None = None
 
 
@@ -91,7 +92,7 @@ class ShareWork:
         if job.plan is None:
             results, sums = list(engine.train(order)), None
         else:
-            results, sums = self._stacked.branch(order, job.plan)
+            results, sums = self._stacked.branch(order, job.plan, job.height)
         with torch.inference_mode():
             return [sent(r, order.program) for r in results], travelling(array, sums)
 
