@@ -127,8 +127,8 @@ def measured(name: str, load: Load, counts: list[int], turns: int) -> list[dict[
             row["above"] = 1e3 * (driver - base) / load.cohort
             row["models"] = shares(seat, count) / count
         rows.append(row)
-        print(f"{name:5} " + "  ".join(f"{k} {v:.2f}" if isinstance(v, float) else str(v)
-                                       for k, v in row.items() if k != "load"), flush=True)  # fmt: skip
+        shown = [f"{k} {v:.2f}" for k, v in row.items() if isinstance(v, float)]
+        print(f"{name:5} {seat.name:18} ", *shown, flush=True)
     for seat in seats:
         seat.engine.close()
     return rows
@@ -190,10 +190,10 @@ def plot(path: Path, rows: list[dict[str, Any]], costs: dict[str, float]) -> Non
         many = [1, 2, 4, 8, 16, 32, NODES]
         right.plot(many, [alone / predicted(costs, alone, load.cohort, size, n) for n in many],
                    color=line.get_color(), label=name)  # fmt: skip
-    left.set(xlabel=f"workers on {cores()} cores", xticks=[1, 2, 3, 4],
-             ylabel="a round / stacked, 1 thread", title="measured (dots) and the model")  # fmt: skip
-    right.set(xlabel="nodes of one core", xscale="log", yscale="log", ylabel="times as fast",
-              title="the model, more nodes", xticks=[1, 4, 16, 64], xticklabels=[1, 4, 16, 64])  # fmt: skip
+    left.set(xlabel=f"workers on {cores()} cores", ylabel="a round / stacked, 1 thread")
+    left.set(title="measured (dots) and the model", xticks=[1, 2, 3, 4])
+    right.set(xlabel="nodes of one core", xscale="log", yscale="log", ylabel="times as fast")
+    right.set(title="the model, more nodes", xticks=[1, 4, 16, 64], xticklabels=[1, 4, 16, 64])
     left.legend()
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)

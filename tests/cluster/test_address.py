@@ -133,7 +133,8 @@ def test_more_cores_than_there_are(engine: Make) -> None:
 
 def test_the_command_says_it_in_a_line(closed: int, tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
-    config.write_text(f"world: {{name: static, members: 3, rounds: 1, partition: iid}}\nengine: ray\nray: {{address: '127.0.0.1:{closed}'}}\n")
+    world = "world: {name: static, members: 3, rounds: 1, partition: iid}"
+    config.write_text(f"{world}\nengine: ray\nray: {{address: '127.0.0.1:{closed}'}}\n")
     command = [sys.executable, "-m", "shoal", "run", str(config), "-o", str(tmp_path / "a")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=os.environ)
     assert done.returncode == 2 and not (tmp_path / "a").exists()

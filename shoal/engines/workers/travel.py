@@ -37,7 +37,7 @@ class Array:
 
 
 @dataclass(frozen=True)
-class Unread:
+class AddedUp:
     """Rows that were added up where they were made: who gets them asks for their size alone."""
 
     shape: tuple[int, ...]
@@ -58,7 +58,7 @@ def array(tensor: Tensor) -> Array:
 
 def arrived(leaf: Any) -> Any:
     """A tree's leaf as it was before it travelled. Nobody writes to it: it may be others', too."""
-    if isinstance(leaf, Unread):
+    if isinstance(leaf, AddedUp):
         return torch.zeros((), dtype=leaf.dtype).expand(leaf.shape)
     if not isinstance(leaf, Array):
         return leaf  # what is no tensor
@@ -234,19 +234,19 @@ class Sparse:
 
 def sent(results: Results, program: ClientProgram) -> Results:
     """Results as they travel; of what was added up already, the sizes alone."""
-    delta, stats, payloads = results.delta, results.stats, results.payloads
+    delta = results.delta
     if isinstance(delta, Scattered):
         away: Any = Sparse(delta.size, delta.table, array(delta.chosen), array(delta.small))
     else:
-        away = _unread(delta) if results.counted else array(delta)
+        away = _added_up(delta) if results.counted else array(delta)
+    out = _added_up if results.counted else array
+    keeps = [part.reduction is Reduction.STACK for part in program.method.parts]
     return results._replace(
         delta=away,
-        stats=tree.apply(_unread if results.counted else array, stats),
+        stats=tree.apply(out, results.stats),
         payloads=tuple(
-            tree.apply(
-                _unread if results.counted and part.reduction is not Reduction.STACK else array, own
-            )
-            for part, own in zip(program.method.parts, payloads, strict=True)
+            tree.apply(array if apart else out, own)
+            for apart, own in zip(keeps, results.payloads, strict=True)
         ),
         memories=tree.apply(array, results.memories),
         sums=None,
@@ -274,5 +274,5 @@ def _writable(leaf: Any) -> Any:
     return arrived(leaf).clone() if isinstance(leaf, Array) else leaf
 
 
-def _unread(leaf: Tensor) -> Unread:
-    return Unread(tuple(leaf.shape), leaf.dtype)
+def _added_up(leaf: Tensor) -> AddedUp:
+    return AddedUp(tuple(leaf.shape), leaf.dtype)

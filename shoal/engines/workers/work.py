@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 import traceback
 from collections.abc import Callable
@@ -69,11 +70,13 @@ class ShareWork:
     def answer(self, job: ShareJob, frame: Tree, program: Any) -> ShareAnswer:
         """Do a job. Whatever a method does wrong comes back as an error, not as a death."""
         try:
-            if job.program not in self._programs:
+            if new := job.program not in self._programs:
                 self._programs[job.program] = self._unpickle(self._get(program))
             own = self._programs[job.program]
             order = order_from(frame, job.members, own, self._held)
             found, sums = self._done(replace(order, longest=job.longest), job)
+            if new:
+                gc.freeze()  # else what stays is looked at whenever thousands of members come
             return ShareAnswer(found, sums, tuple(self._stacked.notes.news()))
         except Exception as error:
             if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
