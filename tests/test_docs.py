@@ -42,7 +42,7 @@ LANGUAGES = ("python", "sh", "yaml", "text")
 NOT_RUN = 7  # blocks that are marked as not run; a new one is a decision, not an accident
 # Pages whose code does not run here, and why.
 ELSEWHERE = {
-    "adding.md": "patches to the code, which are tried by hand",
+    "adding.md": "patches to the code, which tests/test_adding.py applies",
     "architecture.md": "lists of files",
     "internals.md": "names of files in a run directory",
     "comparison.md": "minutes of training: it runs every method",

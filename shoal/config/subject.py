@@ -23,7 +23,7 @@ from shoal.data.sources import Dataset, names
 from shoal.data.sources import load as load_data
 from shoal.data.text import sharing
 from shoal.methods.catalog.registry import defaults_of
-from shoal.metrics.functions import OF_NUMBERS
+from shoal.metrics.functions import OF_CLASSES, OF_NUMBERS
 from shoal.worlds.quadratic import Quadratics, Segment
 from shoal.worlds.saved import domains_of, from_file
 
@@ -133,7 +133,7 @@ def check_classes(data: Dataset, metrics: Sequence[str]) -> None:
         if metric in OF_NUMBERS:
             error = UserError(
                 f"evaluate.metrics: {metric} is for answers that are numbers, and {name} has "
-                f"classes; write auc, f1 or a function of your own (module:function)"
+                f"classes; write {', '.join(OF_CLASSES)} or your own as module:function"
             )
             error.key = "evaluate"
             raise error

@@ -62,9 +62,10 @@ def _flat(values: Tensor) -> Tensor:
     return values.double().reshape(-1)
 
 
-OF_CLASSES = ("auc", "f1")
-OF_NUMBERS = ("mae", "rmse", "r2")  # for answers that are numbers, not classes
-METRICS: dict[str, Metric] = {"auc": auc, "f1": f1, "mae": mae, "rmse": rmse, "r2": r2}
+# By name, and by the answers that they are for; help and complaints list them from here.
+OF_CLASSES: dict[str, Metric] = {"auc": auc, "f1": f1}
+OF_NUMBERS: dict[str, Metric] = {"mae": mae, "rmse": rmse, "r2": r2}
+METRICS = {**OF_CLASSES, **OF_NUMBERS}
 
 
 def metric(name: str) -> Metric:
