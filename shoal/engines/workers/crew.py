@@ -151,6 +151,7 @@ class ActorCrew:
                 if not hand.place:
                     self._not_started(error)
                 if hand.task is None:  # else its answer says so
+                    self._note(f"ray: a worker at {hand.place or 'start'} is gone ({_last(error)})")
                     self._drop(hand)
         for hand in self.ready:
             if hand.pulse is None and now - hand.heard > PULSE:
