@@ -2,7 +2,7 @@
 
 - app       the table of commands
 - play      what run and resume share; it needs torch, the commands do not
-- apart     a run on a cluster in a process of its own, which may be ended from outside
+- clusters  which Ray cluster plays runs; who is left to speak when it is gone
 - run       ``shoal run``, ``shoal resume``, ``shoal demo``
 - demo      what ``shoal demo`` plays
 - progress  what a terminal shows while something runs

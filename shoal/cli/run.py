@@ -9,7 +9,7 @@ from pathlib import Path
 
 import typer
 
-from shoal.cli.apart import plays_here
+from shoal.cli.clusters import plays_here
 from shoal.core.errors import UserError
 
 # ---- run -----------------------------------------------------------------------------------------

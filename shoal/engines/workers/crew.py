@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 from uuid import uuid4
 
 import torch
@@ -26,6 +26,7 @@ HEAD = 10.0  # seconds that the head may be away
 LATER = 5.0  # seconds that the first round waits for workers that are about to come
 FAILED = 3  # workers that did not start, one after another
 
+T = TypeVar("T")  # what an actor answers
 Start = Callable[[Any], Any]  # an actor -> the reference of its answer
 
 
@@ -66,19 +67,27 @@ class Hand:
     began: float = 0.0
 
 
-class ActorCrew:
-    """``start(index)`` says how to put a share to an actor."""
+class ActorCrew(Generic[T]):
+    """``start(index)`` says how to put a share to an actor, which is a ``kind`` that has a
+    ``pulse``; ``least`` are seconds that any share may take."""
 
-    def __init__(self, connection: Connection, cluster: Cluster, note: Callable[[str], None]):
+    def __init__(
+        self,
+        connection: Connection,
+        cluster: Cluster,
+        note: Callable[[str], None],
+        kind: type = ShareActor,
+        least: float = LEAST,
+    ) -> None:
         self._ray, self._head, self._cluster = connection.ray, connection.head, cluster
-        self._note = note
+        self._note, self._least = note, least
         self._kind = self._ray.remote(
             num_cpus=cluster.cpus_per_worker,
             memory=cluster.memory,
             # its own restarts would repeat a call behind our back; a share is given out again here
             max_restarts=0,
             concurrency_groups={"pulse": 1},
-        )(ShareActor)
+        )(kind)
         self._family, self._made, self._failed = uuid4().hex[:6], 0, 0
         self.start: Callable[[int], Start] = lambda index: lambda actor: None
         self.hands: list[Hand] = []
@@ -215,7 +224,7 @@ class ActorCrew:
         hand.task, hand.began = (self._order, index), time.monotonic()
         hand.answer = self.start(index)(hand.actor)
 
-    def wait(self, block: bool) -> Iterator[tuple[int, ShareAnswer | Died]]:
+    def wait(self, block: bool) -> Iterator[tuple[int, T | Died]]:
         busy = {hand.answer: hand for hand in self.hands if hand.task is not None}
         if not busy:
             time.sleep(0.05 if block else 0)
@@ -227,12 +236,12 @@ class ActorCrew:
         for hand in [h for h in busy.values() if h.task is not None]:
             if hand.pulse is not None and now - hand.heard > HUNG + PULSE:
                 yield from self._lost(hand, f"at {hand.place} froze for {HUNG:.0f} seconds")
-            elif now - hand.began > max(LEAST, OVERDUE * self._longest):
+            elif now - hand.began > max(self._least, OVERDUE * self._longest):
                 yield from self._lost(hand, f"at {hand.place} took {now - hand.began:.0f} seconds")
 
-    def _took(self, hand: Hand, now: float) -> Iterator[tuple[int, ShareAnswer | Died]]:
+    def _took(self, hand: Hand, now: float) -> Iterator[tuple[int, T | Died]]:
         try:
-            answer: ShareAnswer = self._ray.get(hand.answer)
+            answer: T = self._ray.get(hand.answer)
         except (self._ray.exceptions.RayActorError, self._ray.exceptions.ObjectLostError) as error:
             text = str(error)
             machine = "node has died" in text or "node was" in text or "node is" in text

@@ -47,9 +47,19 @@ class Crew(Protocol[T]):
         """Stop whoever is at work: nobody will ask for the answers."""
 
 
+def given_up(who: str, how: str) -> UserError:
+    return UserError(
+        f"engine: {DEATHS} workers of engine ray were lost one after another over the same work "
+        f"({who}; the last one {how}); if memory ran out, write fewer ray.workers, a ray.memory or "
+        "a smaller local.batch, or use engine: stacked"
+    )
+
+
 class Dispatch:
     """The answers to shares ``0..count``. At most ``window`` of them are out or waiting for their
-    turn, which bounds memory. ``who`` names a share's clients, ``say`` is told of every death."""
+    turn, which bounds memory. ``who`` names a share's clients, ``say`` is told of every death.
+    ``once``: nobody else tries what takes long. ``give_up`` answers for a share over which several
+    workers were lost; without it that is an error."""
 
     def __init__(
         self,
@@ -58,8 +68,11 @@ class Dispatch:
         who: Callable[[int], str],
         say: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
+        once: bool = False,
+        give_up: Callable[[int, str], object] | None = None,
     ) -> None:
         self.count, self.window, self.who, self.say, self.clock = count, window, who, say, clock
+        self.once, self.give_up = once, give_up
         self._given = self._turn = 0
         self._again: deque[int] = deque()
         self._out: Counter[int] = Counter()  # how many workers are at a share
@@ -95,7 +108,7 @@ class Dispatch:
         return self._straggler()
 
     def _straggler(self) -> int | None:
-        if self._given < self.count or not self._slowest:
+        if self.once or self._given < self.count or not self._slowest:
             return None
         due = self.clock() - max(SOONEST, STRAGGLER * self._slowest)
         late = [i for i, n in self._out.items() if n == 1 and self._began[i] < due]
@@ -113,11 +126,10 @@ class Dispatch:
         self.say(f"a worker {answer.how}; its share ({self.who(index)}) is done again")
         self._deaths[index] += not answer.blameless
         if self._deaths[index] == DEATHS:
-            raise UserError(
-                f"engine: {DEATHS} workers of engine ray were lost one after another over the same "
-                f"work ({self.who(index)}; the last one {answer.how}); if memory ran out, write "
-                f"fewer ray.workers, a ray.memory or a smaller local.batch, or use engine: stacked"
-            )
+            if self.give_up is None:
+                raise given_up(self.who(index), answer.how)
+            self._found[index] = self.give_up(index, answer.how)
+            return
         if not self._out[index]:
             del self._began[index], self._out[index]
             self._again.append(index)

@@ -66,7 +66,7 @@ class Ray:
         self._plans.notes = self.notes
         self._shelf = Shelf(self._ray.put)
         self._programs: list[tuple[ClientProgram, Any]] = []
-        self._crew: ActorCrew | None = None
+        self._crew: ActorCrew[ShareAnswer] | None = None
 
     def train(self, order: Order) -> Iterator[Results]:
         if not order.members:
@@ -109,7 +109,7 @@ class Ray:
         return [tree.apply(lambda leaf: arrived(leaf).clone(), answer) for answer in found]
 
     @property
-    def crew(self) -> ActorCrew:
+    def crew(self) -> ActorCrew[ShareAnswer]:
         if self._crew is None:
             self._crew = ActorCrew(self._connection, self.cluster, self.notes.add)
             self._crew.gather()

@@ -16,6 +16,7 @@ from shoal.config.subject import drawn_data
 from shoal.core.errors import UserError
 from shoal.core.files import check_writable, dump_json, write_text
 from shoal.core.machine import cores
+from shoal.engines.workers.connect import Cluster
 from shoal.runs.directory import RunDir
 
 # ---- events --------------------------------------------------------------------------------------
@@ -99,6 +100,7 @@ def play_all(
     watch: Callable[[Event], None] | None = None,
     seconds: float | None = None,
     remember: bool = True,
+    on: Cluster | None = None,
 ) -> dict[str, Outcome]:
     """Play every config into ``root/name``, a normal run directory; finished ones are skipped.
 
@@ -110,6 +112,7 @@ def play_all(
     seconds: after that many, runs stop at a checkpoint and others do not start.
     remember: note what each name stands for, and refuse another config under it later. Not needed
         where a name is made from its config.
+    on: a Ray cluster, whose nodes play the runs; None: this machine.
 
     A run that was killed goes on from its checkpoint. A run that fails does not stop the others;
     its outcome says why. An interrupt stops all of them at a checkpoint and is raised again.
@@ -124,14 +127,16 @@ def play_all(
         _remember(root, values)
     todo = {name: value for name, value in values.items() if name not in outcomes}
     if todo:
-        order = {"root": str(root), "runs": todo, "workers": workers or cores(), "seconds": seconds}
+        order: dict[str, Any] = {"root": str(root), "runs": todo, "seconds": seconds}
+        order |= {"on": asdict(on)} if on else {"workers": workers or cores()}
         outcomes |= _supervise(order, watch or (lambda event: None))
     return {name: outcomes.get(name, Outcome("failed", "the worker died")) for name in configs}
 
 
 def _supervise(order: dict[str, Any], watch: Callable[[Event], None]) -> dict[str, Outcome]:
     """Run the manager to its end and gather what it says."""
-    command = [sys.executable, "-m", "shoal.runs.sweep.worker"]
+    owner = "on_ray" if "on" in order else "worker"
+    command = [sys.executable, "-m", f"shoal.runs.sweep.{owner}"]
     # One thread a worker unless the manager says otherwise; set before torch starts anywhere.
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     manager = subprocess.Popen(

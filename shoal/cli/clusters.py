@@ -1,5 +1,4 @@
-"""A run on a cluster plays in a process of its own: Ray ends a process whose node is gone, without
-an exception, and somebody must be left to say how the run goes on."""
+"""Commands and Ray clusters: which one, and who is left to speak when it is gone."""
 
 from __future__ import annotations
 
@@ -10,9 +9,46 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
+
+from shoal.core.errors import UserError
+
+if TYPE_CHECKING:
+    from shoal.engines.workers.connect import Cluster
+
+# ---- which ---------------------------------------------------------------------------------------
+ON = typer.Option(
+    "", metavar="WHERE", help="Play runs on a Ray cluster: ray, or the head's host:port."
+)
+WORKING_DIR = typer.Option(
+    "", "--working-dir", metavar="DIR", help="With --on: a folder that the nodes get a copy of."
+)
+
+
+def cluster_of(on: str, workers: int, working_dir: str) -> Cluster | None:
+    """What ``--on`` says: ``ray`` is the cluster of ``RAY_ADDRESS``, or one of this machine."""
+    if not on:
+        if working_dir:
+            raise UserError("--working-dir goes along to a Ray cluster: it needs --on")
+        return None
+    if workers < 0:
+        raise UserError("--workers must be at least 1, or 0 for as many as there is room for")
+    if working_dir and "://" not in working_dir and not Path(working_dir).is_dir():
+        raise UserError(f"--working-dir {working_dir}: no folder on this machine, and no URI")
+    if find_spec("ray") is None:
+        raise UserError("--on needs the package ray: pip install 'shoal[ray]'")
+    from shoal.engines.workers.connect import Cluster
+
+    return Cluster(None if on == "ray" else on, workers or None, working_dir=working_dir or None)
+
+
+# ---- who is left ---------------------------------------------------------------------------------
+# A run plays in a process of its own: Ray ends a process whose node is gone, without an exception,
+# and somebody must be left to say how the run goes on.
 
 PIPE = "SHOAL_APART"  # where the process says that it ended by itself
 
