@@ -12,6 +12,8 @@ import typer
 from shoal.cli.clusters import plays_here
 from shoal.core.errors import UserError
 
+IMPORT = "Look for your own code in this folder too; or import this module first."
+
 # ---- run -----------------------------------------------------------------------------------------
 # ``shoal run``.
 
@@ -30,12 +32,16 @@ def run(
     log: list[str] = typer.Option(
         [], "--log", metavar="NAME", help="Also log to csv, tensorboard, mlflow or wandb."
     ),
+    imports: list[str] = typer.Option([], "--import", metavar="DIR|MODULE", help=IMPORT),
 ) -> None:
     """Run a config into a directory.
 
+    Code that it names (`model: {name: mymodels:Net}`) is looked for beside it, in the working
+    directory, in `--import` folders and among installed packages.
+
     Only the CPU is tested; `device: cuda` and `device: mps` are best effort.
     """
-    from shoal.cli.play import play
+    from shoal.cli.play import find_code, play
     from shoal.config import load, located
     from shoal.config.build import build
     from shoal.reports.loggers import check
@@ -43,10 +49,12 @@ def run(
     from shoal.runs.run import DurableRun
 
     loggers = check(log)
+    find_code(imports, file.resolve().parent)
     RunDir(out).check_free(force)  # before the seconds that reading data takes
     overrides = [*changes, f"engine={engine}"] if engine else changes
     config = load(file, overrides)
-    words = ["run", str(file), "-o", str(out), *_options(overrides, log, verbose, force)]
+    words = ["run", str(file), "-o", str(out),
+             *_options(imports, overrides, log, verbose=verbose, force=force)]  # fmt: skip
     plays_here(config.engine, words, out)
     with located(file, overrides):
         plan = build(config)
@@ -54,12 +62,12 @@ def run(
 
 
 def _options(
-    changes: Sequence[str], log: Sequence[str], verbose: bool, force: bool = False
+    imports: Sequence[str], changes: Sequence[str], log: Sequence[str], **flags: bool
 ) -> list[str]:
     """The options of a command as words."""
-    named = [*(("--set", c) for c in changes), *(("--log", name) for name in log)]
-    flags = ["--verbose"] * verbose + ["--force"] * force
-    return [*(word for pair in named for word in pair), *flags]
+    many = {"--import": imports, "--set": changes, "--log": log}
+    words = [word for name, given in many.items() for own in given for word in (name, own)]
+    return [*words, *(f"--{name}" for name, given in flags.items() if given)]
 
 
 # ---- resume --------------------------------------------------------------------------------------
@@ -78,13 +86,18 @@ def resume(
     log: list[str] = typer.Option(
         [], "--log", metavar="NAME", help="Add a logger to those the run was started with."
     ),
+    imports: list[str] = typer.Option([], "--import", metavar="DIR|MODULE", help=IMPORT),
+    accept_code: bool = typer.Option(
+        False, "--accept-code", help="Go on although your own code has changed."
+    ),
 ) -> None:
     """Go on with a run that was killed, interrupted, or stopped below quorum or by a full disk.
 
     The data and your own code must be those it was started with. Engine, device and the paths of
-    files may be others; nothing else may.
+    files may be others; nothing else may. Code is looked for as `shoal run` does, except in the
+    run directory.
     """
-    from shoal.cli.play import play
+    from shoal.cli.play import find_code, play
     from shoal.config.read import load_run
     from shoal.reports.loggers import check, export
     from shoal.runs.directory import RunDir
@@ -96,13 +109,18 @@ def resume(
         if loggers:
             export(directory, loggers, lambda text: typer.echo(text, err=True))
         return
+    find_code(imports)
     if engine:  # what belongs to the old one does not fit
         changes = ["ray=null", f"engine={engine}", *changes]
     if (config := RunDir(directory).config).exists():
-        words = ["resume", str(directory), *_options(changes, log, verbose)]
+        flags = {"verbose": verbose, "accept-code": accept_code}
+        words = ["resume", str(directory), *_options(imports, changes, log, **flags)]
         plays_here(load_run(config, changes).engine, words, directory)
     run = DurableRun.resume(
-        directory, lambda text: typer.echo(f"shoal: note: {text}", err=True), changes=changes
+        directory,
+        lambda text: typer.echo(f"shoal: note: {text}", err=True),
+        changes=changes,
+        accept_code=accept_code,
     )
     play(run, loggers, verbose)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from shoal.cli.clusters import ON, WORKING_DIR, cluster_of
+from shoal.cli.run import IMPORT
 from shoal.core.errors import UserError, suggestion
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ def sweep(
     dry_run: bool = typer.Option(False, "--dry-run", help="List the runs, and run nothing."),
     on: str = ON,
     working_dir: str = WORKING_DIR,
+    imports: list[str] = typer.Option([], "--import", metavar="DIR|MODULE", help=IMPORT),
 ) -> None:
     """Run many configs over the cores: methods x worlds x seeds, or any other keys.
 
@@ -41,7 +43,8 @@ def sweep(
 
     from rich.console import Console
 
-    from shoal.cli.progress import SweepProgress
+    from shoal.cli.play import find_code
+    from shoal.reports.progress import SweepProgress
     from shoal.runs.directory import RunDir
     from shoal.runs.sweep import play_all
     from shoal.runs.sweep.grid import read_sweep, table
@@ -49,6 +52,7 @@ def sweep(
     if workers < 0:
         raise UserError("--workers must be at least 1, or 0 for one a core")
     cluster = cluster_of(on, workers, working_dir)
+    find_code(imports, file.resolve().parent)
     configs = read_sweep(file)
     if dry_run:
         for name in configs:
@@ -77,12 +81,15 @@ def tune(
     methods: str = typer.Option(..., help="Methods of the catalog, with commas."),
     trials: int = typer.Option(8, min=1, help="Trials of every method: the same number for all."),
     rates: str = typer.Option("0.01,0.1,0.5,1", help="The clients' rates that are tried."),
-    score: str = typer.Option("mean_accuracy", help="mean_accuracy, final_accuracy, best_accuracy"),
+    score: str = typer.Option(
+        "mean_accuracy", help="mean_accuracy, final_accuracy, best_accuracy; or _r2"
+    ),
     seed: int = typer.Option(0, min=0, help="Of the trials."),
     seeds: str = typer.Option("0,1,2", help="Of the best settings' runs on test rows."),
     workers: int = typer.Option(0, help="Processes; else one per core."),
     on: str = ON,
     working_dir: str = WORKING_DIR,
+    imports: list[str] = typer.Option([], "--import", metavar="DIR|MODULE", help=IMPORT),
 ) -> None:
     """Give every method the same number of trials on held-out rows, then test the best.
 
@@ -90,11 +97,13 @@ def tune(
     for them (local.validation, if the config has one); the best setting of each method is then
     trained on all rows and scored as the config says. Finished runs are kept.
     """
+    from shoal.cli.play import find_code
     from shoal.config.read import load, read
     from shoal.core.files import write_text
     from shoal.papers.tuning import TuningPlan, best, final_scores, finals, trials_csv, tuned_md
 
     cluster = cluster_of(on, workers, working_dir)
+    find_code(imports, file.resolve().parent)
     load(file)  # a config that is wrong is said so before anything else
     if score not in SCORES:
         raise UserError(f"--score {score}: not known; {suggestion(score, SCORES)}")
@@ -102,6 +111,9 @@ def tune(
     found = plan.all(out / "trials")
     _play({trial.path: trial.config for trial in found}, workers, cluster)
     winners = best(found, score)
+    if not winners and any(trial.finished for trial in found):
+        raise UserError(f"--score {score}: no finished trial has it; of numbers there is "
+                        "mean_r2, final_r2 or best_r2")  # fmt: skip
     write_text(out / "trials.csv", trials_csv(found, score), shared=True)
     numbers = [int(s) for s in _floats(seeds, "--seeds")]
     final = finals(plan, winners, numbers, out / "best")
@@ -113,7 +125,7 @@ def tune(
     typer.echo(f"{out / 'trials.csv'}  {out / 'tuned.md'}")
 
 
-SCORES = ("mean_accuracy", "final_accuracy", "best_accuracy")
+SCORES = tuple(f"{w}_{of}" for of in ("accuracy", "r2") for w in ("mean", "final", "best"))
 
 
 def _play(runs: Runs, workers: int, on: Cluster | None) -> None:

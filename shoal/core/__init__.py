@@ -8,14 +8,13 @@
 - layout          names and shapes of a network's tensors inside one flat vector
 - rng             random numbers by what they are for: keyed, per member, and torch's own drawn
                   from ours
-- pure_layers     batch normalisation as a pure function; networks that cannot be trained as
-                  they say are refused
+- layers          layers that draw, batch normalisation as a pure function, what is refused
 - task            a model and its loss as pure functions of one flat vector
 - world_protocol  what a round needs to know of any world
 - files           bounds on files of others, writes that are complete or did not happen, text
                   formats, one writer per directory
 - machine         cores and memory: how many there are to use
-- own_code        whose code a module is: Python's, a package's, or the user's own
+- own_code        code of the user's that a config names: found, said, imported; its digest
 - old_names       names of version 0.1, read everywhere and written nowhere
 - notes           what a run should say: refusals and fallbacks, each once
 """

@@ -18,6 +18,8 @@ from shoal.config.build import build
 from shoal.config.subject import dataset_of
 from shoal.core.errors import UserError
 from shoal.core.files import dump_yaml, write_text
+from shoal.core.types import TARGET_WORDS
+from shoal.flower.agreed_code import agreed_code
 from shoal.flower.agreement import Agreement, Bounds, DataForm, Rules, load_agreement, rules_from
 from shoal.flower.keys import Key, new_key, read_key
 from shoal.flower.masking import Secure
@@ -203,7 +205,8 @@ def write_app(
     name = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-") or "federation"
     package = name.replace("-", "_")
     today = config.model_copy(update={"format": 2})
-    agreed = Agreement(expects or expected_of(config), today, secure=secure, bounds=Bounds())
+    form, code = expects or expected_of(config), agreed_code(config)
+    agreed = Agreement(form, today, secure=secure, bounds=Bounds(), code=code)
     plan = agreed.plan()  # every check that can fail fails here
     if secure is None:  # a sum hides how long each upload is
         limits = Bounds().filled(plan.initial.theta, None)
@@ -234,9 +237,10 @@ def expected_of(config: Config) -> DataForm:
     """The form of the config's own data; its world is tried too, since ``up`` will need it."""
     data = dataset_of(config)
     build(config, data=data)
-    if data.classes is None:
-        raise UserError(f"data: {data.name!r} has no classes, and a federation needs them")
-    return DataForm(data.shape, data.classes, (), data.vocabulary)
+    if data.label_classes is None:
+        raise UserError(f"data: y of {data.name!r} is {TARGET_WORDS[data.target]}, and a real "
+                        "federation learns one class per row")  # fmt: skip
+    return DataForm(data.shape, data.label_classes, (), data.vocabulary)
 
 
 def _toml(value: object) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from shoal.core.errors import UserError
 from shoal.core.old_names import CLIENT_WEIGHTS, Weights
-from shoal.core.types import Reduction
+from shoal.core.types import TARGET_WORDS, Reduction, Target
 from shoal.methods.slots import BESIDE_CHANGE, SLOTS, STATES, Gaps, Part, Rule
 
 # ---- hidden state --------------------------------------------------------------------------------
@@ -104,6 +104,7 @@ class Method:
     weights: Weights = "by_samples"
     base: bool = True
     paper: str = field(default="", compare=False)
+    spec: tuple[Any, ...] | None = field(default=None, compare=False)  # what a config says of it
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "weights", CLIENT_WEIGHTS.get(self.weights, self.weights))
@@ -201,7 +202,9 @@ class Method:
         weights = bases[0].weights if bases else "by_samples"
         if any(p.equal_weights for p in self.parts + other.parts):
             weights = "equal"
-        return Method(f"{self.name} + {other.name}", self.parts + other.parts, weights, bool(bases))
+        spec = None if self.spec is None or other.spec is None else self.spec + other.spec
+        name, parts = f"{self.name} + {other.name}", self.parts + other.parts
+        return Method(name, parts, weights, bool(bases), spec=spec)
 
     def with_weights(self, weights: Weights) -> Method:
         return Method(self.name, self.parts, weights, self.base, self.paper)
@@ -223,6 +226,16 @@ class Method:
                 f"method {self.name!r}: {_names(wrong)} reads gradients off displacements, which "
                 "an adaptive local optimiser does not allow; set local.optimizer to sgd"
             )
+
+    def check_target(self, target: Target) -> None:
+        """Refuse what has no meaning for what is learnt."""
+        for part in self.parts:
+            if target not in part.targets:
+                right = " or ".join(TARGET_WORDS[t] for t in part.targets)
+                raise UserError(
+                    f"method {self.name!r}: {type(part).__name__} is for {right}, and y is "
+                    f"{TARGET_WORDS[target]} (target: {target})"
+                )
 
     @property
     def eager_reason(self) -> str:

@@ -30,6 +30,7 @@ from shoal.config.schema import Config, from_mapping
 from shoal.config.subject import dataset_of
 from shoal.core.errors import LostMachinesError, UserError
 from shoal.core.machine import cores, keep_to
+from shoal.core.own_code import adopt, imported_first, told
 from shoal.data.sources import Dataset
 from shoal.engines.workers.connect import Cluster, Connection, connected
 from shoal.engines.workers.crew import ActorCrew, Hand
@@ -52,6 +53,8 @@ class PlayJob:
     token: str
     so_far: bytes | None  # the run's directory as it came back last
     every: float  # seconds between two copies that come back
+    told: tuple[str, ...] = ()  # modules of the user's that were named
+    imports: tuple[str, ...] = ()  # and those to import first
 
 
 @dataclass(frozen=True)
@@ -126,8 +129,9 @@ class RunActor:
                 # between two rounds nothing is written: what lies there can be gone on with
                 self._back, sent = pack_run(back), time.monotonic()
 
-        config = from_mapping(job.values)
         try:
+            adopt([], job.told, job.imports)
+            config = from_mapping(job.values)
             key = data_key(config)
             if key is not None and key not in self._data:
                 self._data[key] = dataset_of(config)
@@ -255,7 +259,8 @@ def play_on(cluster: Cluster, root: Path, runs: dict[str, dict[str, Any]], secon
     def start(index: int) -> Callable[[Any], Any]:
         name, here = names[index], RunDir(root / names[index])
         so_far = pack_run(here.path) if here.is_run else None
-        job = PlayJob(name, runs[name], str(root), token, so_far, SENT_BACK)
+        job = PlayJob(name, runs[name], str(root), token, so_far, SENT_BACK,
+                      tuple(told()), tuple(imported_first()))  # fmt: skip
         return lambda actor: actor.run.remote(job)
 
     connection = connected(cluster)
@@ -288,6 +293,7 @@ def main() -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     order: dict[str, Any] = json.loads(first_line())
+    adopt(order["path"], order["told"], order["imports"])
     root = Path(order["root"])
     root.mkdir(parents=True, exist_ok=True)
 
