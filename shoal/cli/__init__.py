@@ -2,6 +2,7 @@
 
 - app       the table of commands
 - play      what commands that play share; it needs torch, the commands do not
+- clusters  which Ray cluster plays runs; who is left to speak when it is gone
 - run       ``shoal run``, ``shoal resume``, ``shoal demo``
 - demo      what ``shoal demo`` plays
 - first_config  ``shoal new``, ``shoal data look``, ``shoal config``

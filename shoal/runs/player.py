@@ -20,6 +20,7 @@ from shoal.engines.api import Engine
 from shoal.engines.choose import make_engine
 from shoal.engines.client_round import ClientProgram
 from shoal.engines.loop import Loop
+from shoal.engines.workers.connect import Cluster
 from shoal.methods.method import Attributes
 from shoal.rounds.evaluate import as_trained, local_scores, scored, train_accuracy
 from shoal.rounds.orders import FROZEN, frozen_bytes, once_bytes
@@ -64,9 +65,8 @@ class Player:
     ) -> None:
         self.plan, self.settings, self.observed = plan, plan.settings, observed
         config = plan.config
-        self.engine = engine or make_engine(
-            config.engine, config.threads, config.workers, config.address
-        )
+        cluster = Cluster(**config.ray.model_dump(exclude={"gpus_per_worker"}))
+        self.engine = engine or make_engine(config.engine, config.threads, cluster)
         self.notes = notes_of(self.engine)
         # how long batches are padded is not known before members of a real federation are here
         self.notes.add(*(_notes_of_the_plan(plan) if observed is None else plan.notes))

@@ -21,7 +21,7 @@ from shoal.config.own_names import import_own
 from shoal.config.read import applied
 from shoal.config.version_0_1 import as_hashed_before
 from shoal.core import files
-from shoal.core.errors import UserError
+from shoal.core.errors import LostMachinesError, UserError
 from shoal.core.files import disk_is_full, dump_json, dump_yaml, write_bytes, write_text
 from shoal.core.old_names import spelled_as_0_1
 from shoal.core.types import ClientData
@@ -49,7 +49,7 @@ from shoal.worlds.members.ids import spread
 AUTO_SECONDS = 20.0  # between two checkpoints, when the config leaves it to us
 # Keys that say where and how a run is computed, not what: a run may be resumed with others.
 ELSEWHERE = (
-    "format", "engine", "engine_reason", "workers", "threads", "address", "device",
+    "format", "engine", "engine_reason", "threads", "ray", "workers", "address", "device",
     "until", "keep_best",
 )  # fmt: skip
 # Keys that say where files are; what is in them has a digest in origin.json or world.json.
@@ -229,6 +229,12 @@ class DurableRun:
             if error.diverged:
                 diverged.note(self.where.path, error.round, sentence)
             raise AbandonedError(sentence, error.round, error.diverged) from None
+        except LostMachinesError as error:
+            self._checkpoint()
+            raise UserError(
+                f"{error}; go on, also on another cluster (--set ray.address=...) or on this "
+                f"machine alone (--engine auto), with: shoal resume {self.where.path}"
+            ) from None
         except KeyboardInterrupt:
             self._checkpoint()
             raise
@@ -349,8 +355,8 @@ def _check_changes(written: Mapping[str, Any], changes: Sequence[str]) -> None:
     for change in changes:
         if config_hash(applied(written, [change])) != config_hash(applied(written, [])):
             raise UserError(
-                f"--set {change}: would make it another run; engine, workers, address, device and "
-                "the paths of files may change, so start a new run"
+                f"--set {change}: would make it another run; engine, threads, ray, device and the "
+                "paths of files may change, so start a new run"
             )
 
 
