@@ -27,6 +27,7 @@ from shoal.core.old_names import OF_MEMBERS
 from shoal.core.task import Task, learnt_of
 from shoal.core.types import Model, Pool
 from shoal.core.world_protocol import Moment, World, largest_client
+from shoal.data.augment import Augment
 from shoal.data.sources import Dataset
 from shoal.engines.choose import resolved_device, resolved_engine
 from shoal.engines.client_round import ClientProgram
@@ -144,12 +145,23 @@ def build(
     with concerning("participation"):
         _check_participation(config, subject.world.at(0))
         _check_sampling(config, chosen, subject.world)
-    program = ClientProgram(chosen, task, optimizer)
+    with concerning("local"):
+        augment = _augment(config, subject)
+    program = ClientProgram(chosen, task, optimizer, augment=augment)
     settings = replace(settings_of(config, program, subject.world, task), start=initial)
     with concerning("local"):
         check_rounds(settings)
     notes = (*subject.notes, *_notes(config, settings, subject.task))
     return RunPlan(config, settings, initial, notes)
+
+
+def _augment(config: Config, subject: Subject) -> Augment | None:
+    augment = Augment.of(config.local.augment)
+    if augment is not None:
+        pool = getattr(subject.world, "pool", None)
+        kind = pool.x.dtype if isinstance(pool, Pool) else torch.get_default_dtype()
+        augment.check(getattr(subject.task, "shape", None), kind)
+    return augment
 
 
 def _device(config: Config) -> str:

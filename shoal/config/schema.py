@@ -218,6 +218,9 @@ class ModelChoice(Named):
     init: str = Field(default="random", description="random, or the path of a .safetensors file")
 
 
+Augmentation = Literal["flip"] | dict[Literal["crop", "cutout"], Count]
+
+
 class LocalTraining(StrictModel):
     """Training on one client."""
 
@@ -246,7 +249,20 @@ class LocalTraining(StrictModel):
     validation: Below1 | Literal["auto"] = Field(
         default="auto", description="a share from 0 up to 1, or auto"
     )
-    augment: Literal["none"] = Field(default="none", description="none")
+    augment: Literal["none"] | tuple[Augmentation, ...] = Field(
+        default="none",
+        description="none, or some of flip, {crop: PIXELS} and {cutout: PIXELS}, as in "
+        "[{crop: 4}, flip, {cutout: 8}]",
+    )
+
+    @field_validator("augment")
+    @classmethod
+    def _once_each(cls, value: Any) -> Any:
+        if value != "none":
+            names = [name for one in value for name in (["flip"] if one == "flip" else one)]
+            if not names or len(set(names)) < len(names):
+                raise ValueError("each at most once")
+        return value
 
     @field_validator("schedule", mode="before")
     @classmethod

@@ -209,6 +209,7 @@ def task_of(config: Config, data: Dataset) -> ModuleTask:
         variances=_variances(data) if data.target == "number" else (),
         ignored=config.loss.ignore_index if name == "cross_entropy" else None,
         draws=seen.draws,
+        draws_by_row=seen.by_row,
         sample=sample,
         seed=config.seed,
     )
