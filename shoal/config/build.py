@@ -18,6 +18,7 @@ from shoal.config.subject import (
     initial_of,
     on_device,
     quadratic,
+    ranks_of,
     task_of,
     world_of,
 )
@@ -29,6 +30,7 @@ from shoal.core.world_protocol import Moment, World, largest_client
 from shoal.data.sources import Dataset
 from shoal.engines.choose import resolved_device, resolved_engine
 from shoal.engines.client_round import ClientProgram
+from shoal.methods.adapter_rules import with_rule
 from shoal.methods.catalog.registry import build_method, complete
 from shoal.methods.method import Method
 from shoal.methods.parts.local_optimizers import Adam, Sgd
@@ -98,6 +100,10 @@ def build(
     )
     _check_precision(config)
     config, subject = _subject(config, validation, world, data)
+    if config.adapters is not None:
+        with concerning("adapters"):
+            ranks, own = ranks_of(config, subject.world), config.adapters
+            chosen = with_rule(chosen, own.rule, ranks, own.alpha)
     config = _with(config, format=2)  # everything is in it from here on
     task = subject.task
     for part in chosen.fillers("transform_task"):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 
 from shoal import models
 from shoal.config.schema import Config, ModelChoice, Problem
@@ -22,8 +25,10 @@ from shoal.data.dataset import function
 from shoal.data.sources import Dataset, names
 from shoal.data.sources import load as load_data
 from shoal.data.text import sharing
+from shoal.methods.adapter_rules import Ranks
 from shoal.methods.catalog.registry import defaults_of
 from shoal.metrics.functions import OF_NUMBERS
+from shoal.models.adapters import AdaptedNetwork, Adapters
 from shoal.worlds.quadratic import Quadratics, Segment
 from shoal.worlds.saved import domains_of, from_file
 
@@ -144,9 +149,13 @@ def task_of(config: Config, data: Dataset) -> ModuleTask:
     assert data.classes is not None, "check_classes has been asked"
     every = complete_model(choice, data)
     options = {key: value for key, value in every.items() if key not in ("name", "init")}
-    make = models.Blueprint.of(choice.name, data.shape, data.classes, options)
+    make: Callable[[], nn.Module] = models.Blueprint.of(
+        choice.name, data.shape, data.classes, options
+    )
     weights = _class_weights(config, data)
     rows = cross_entropy_rows if weights is None else weighted_rows(weights)
+    if config.adapters is not None:
+        make = adapted(config, make)
     with seeded(0):
         network = make()
     check_layers(network)
@@ -156,6 +165,53 @@ def task_of(config: Config, data: Dataset) -> ModuleTask:
     return ModuleTask(
         make, rows, classes=data.classes, lone_layer=lone, shape=data.shape, autocast=low
     )
+
+
+def ranks_of(config: Config, world: World) -> Ranks:
+    """The members' ranks; every member of every round must have one."""
+    assert config.adapters is not None
+    given = dict(config.adapters.ranks)
+    default = given.pop("default", None)
+    ranks = Ranks(default, tuple(sorted((int(member), r) for member, r in given.items())))
+    if given:
+        there = {int(m) for round in range(world.rounds) for m in world.at(round).members}
+        own = {member for member, _ in ranks.own}
+        if nobody := sorted(own - there):
+            raise UserError(f"adapters.rank: member {nobody[0]} is there in no round of this world")
+        if default is None and (left := sorted(there - own)):
+            ranks.of(left[0])
+    return ranks
+
+
+def adapted(config: Config, make: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
+    """Builds the network with adapters, its base from ``model.init`` where that is a file."""
+    own, init = config.adapters, config.model.init
+    assert own is not None
+    rank = max(own.ranks.values())
+    layers = Adapters(own.rule, rank, own.alpha, own.targets, own.trained)
+    return AdaptedNetwork(make if init == "random" else Pretrained.of(make, Path(init)), layers)
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """Builds a network with the tensors of a file; two that say the same are equal."""
+
+    make: Callable[[], nn.Module]
+    path: Path
+    digest: str
+
+    @classmethod
+    def of(cls, make: Callable[[], nn.Module], path: Path) -> Pretrained:
+        _tensors(path)  # says what is wrong with it
+        return cls(make, path, hashlib.sha256(path.read_bytes()).hexdigest())
+
+    def __call__(self) -> nn.Module:
+        network, tensors = self.make(), _tensors(self.path)
+        own = network.state_dict()
+        for name, value in own.items():
+            _check_tensor(self.path, name, tuple(value.shape), tensors)
+        network.load_state_dict({name: tensors[name] for name in own})
+        return network
 
 
 def _class_weights(config: Config, data: Dataset) -> torch.Tensor | None:
@@ -174,21 +230,29 @@ def _class_weights(config: Config, data: Dataset) -> torch.Tensor | None:
 
 
 def initial_of(choice: ModelChoice, task: ModuleTask, seed: int) -> Model:
-    """A random model, or the tensors of a file; names and shapes must be the model's own."""
-    if choice.init == "random":
+    """A random model, or the tensors of a file; names and shapes must be the model's own.
+
+    With adapters the base has the file's tensors, and adapters are new.
+    """
+    if choice.init == "random" or isinstance(task.build, AdaptedNetwork):
         return task.initial(seed)
     tensors = _tensors(Path(choice.init))
     names = (*task.layout.names, *task.stats_layout.names)
     shapes = (*task.layout.shapes, *task.stats_layout.shapes)
     for name, shape in zip(names, shapes, strict=True):
-        found = tuple(tensors[name].shape) if name in tensors else None
-        if found != shape:
-            what = f"of shape {found}" if found is not None else "missing"
-            raise UserError(
-                f"model.init: in {choice.init}, tensor {name!r} is {what}, but model "
-                f"{choice.name!r} needs {shape}"
-            )
+        _check_tensor(Path(choice.init), name, shape, tensors)
     return task.pack(tensors)
+
+
+def _check_tensor(
+    path: Path, name: str, shape: tuple[int, ...], tensors: Mapping[str, torch.Tensor]
+) -> None:
+    found = tuple(tensors[name].shape) if name in tensors else None
+    if found != shape:
+        what = f"of shape {found}" if found is not None else "missing"
+        raise UserError(
+            f"model.init: in {path}, tensor {name!r} is {what}, but the model needs {shape}"
+        )
 
 
 def _tensors(path: Path) -> dict[str, torch.Tensor]:
