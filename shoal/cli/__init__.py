@@ -7,6 +7,7 @@
 - progress  what a terminal shows while something runs
 - sweep     ``shoal sweep``, ``shoal tune``
 - reports   ``shoal report``, ``shoal watch``, ``shoal compare``
+- exports   ``shoal export``, ``shoal predict``
 - listings  ``shoal methods``, ``shoal data``, ``shoal world``
 - papers    ``shoal reproduce``, ``shoal verify``
 - flower    ``shoal flower``

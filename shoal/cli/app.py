@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from shoal.cli.exports import export, predict
 from shoal.cli.flower import app as flower
 from shoal.cli.listings import app as data
 from shoal.cli.listings import methods, world
@@ -46,6 +47,8 @@ for command in (
     reproduce,
     tune,
     report,
+    export,
+    predict,
     watch,
     methods,
     world,

@@ -230,7 +230,7 @@ class AdapterSettings(StrictModel):
         default=8,
         description="a whole number of at least 1, or {member: rank} (default: the others')",
     )
-    alpha: Above0 = Field(default=16.0, description="a number above 0 (changes count alpha / rank)")
+    alpha: Above0 = Field(default=8.0, description="a number above 0 (changes count alpha / rank)")
     targets: tuple[str, ...] | None = Field(
         default=None,
         description="a list of layers' names (with *), linear, conv and attention, or null for all",

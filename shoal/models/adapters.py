@@ -142,7 +142,7 @@ class Adapters:
 
     rule: Rule = "plain"
     rank: int = 8  # the largest of any client
-    alpha: float = 16.0
+    alpha: float = 8.0
     targets: tuple[str, ...] | None = None
     trained: tuple[str, ...] = ()
 
