@@ -5,7 +5,7 @@ The rules ``plain`` and ``ffa`` need nothing of this: there the server averages 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
@@ -22,6 +22,8 @@ from shoal.methods.method import Method
 from shoal.methods.slots import SLOTS, Part, Stepped
 from shoal.methods.view import ServerView, View
 
+# singular values that are zero but for rounding, relative to the largest
+ROUNDING = {torch.float64: 1e-11, torch.float32: 1e-5, torch.bfloat16: 1e-1, torch.float16: 1e-2}
 # what a part may do beside these rules: act on a client's steps within a round
 WITHIN_A_ROUND = ("batch", "terms", "grad", "rate", "step", "after_step", "after_epoch", "stop")
 
@@ -75,7 +77,8 @@ class CombinedProducts(Part):
     ``A = V_r^T``. Vectors have the largest rank; what is beyond a client's own is zero and stays
     zero, since the gradient of a product of two zeros is zero.
 
-    Deviations: all singular values go to ``B``. With ``stack`` the sum of what was merged is kept
+    Deviations: all singular values go to ``B``; where they are zero, ``A`` has the directions
+    nearest to those of ``A0``. With ``stack`` the sum of what was merged is kept
     beside ``W``, which stays as it was.
     """
 
@@ -118,7 +121,7 @@ class CombinedProducts(Part):
             if self.rule == "stack":
                 theta[a], theta[b] = first[a], torch.zeros_like(theta[b])
             else:
-                theta[a], theta[b], cut = self._halves(mean, theta[a], theta[b])
+                theta[a], theta[b], cut = self._halves(mean, first[a])
                 left = left + cut
         return Stepped(view.layout.flatten(theta), Cut(left.sqrt()))
 
@@ -126,6 +129,7 @@ class CombinedProducts(Part):
         assert view.uploads is not None and view.uploads.stats is not None
         own = _stats(view.task, view.model.stats)
         stats = _stats(view.task, view.uploads.stats) | {n: t for n, t in own.items() if _is_own(n)}
+        stats |= self._scales(stats, view.theta.new_tensor(float(self.ranks.largest)))
         if self.rule == "stack":
             for (a, _), mean in zip(pairs(view.layout), view.payload, strict=True):
                 name = f"{a[:-1]}merged"
@@ -150,19 +154,26 @@ class CombinedProducts(Part):
         for a, b in pairs(task.layout):
             own[a] = own[a] * kept[:, None]
             own[b] = own[b] * (kept * (rank / largest))
-        stats = {
-            name: (self.alpha / rank).expand(1) if name.endswith("lora_scale") else value
-            for name, value in _stats(task, model.stats).items()
-        }
+        stats = _stats(task, model.stats)
+        stats |= self._scales(stats, rank)
         return Model(task.layout.flatten(own), task.stats_layout.flatten(stats))
 
-    def _halves(self, mean: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _scales(self, stats: Mapping[str, Tensor], rank: Tensor) -> dict[str, Tensor]:
+        """Of every layer, exactly: a network may have been built in another precision."""
+        return {n: (self.alpha / rank).expand(1) for n in stats if n.endswith("lora_scale")}
+
+    def _halves(self, mean: Tensor, first: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """A and B of the largest rank, and the sum of squares that they leave out."""
         u, s, v = torch.linalg.svd(mean, full_matrices=False)
         r, scale = min(len(s), self.ranks.largest), self.alpha / self.ranks.largest
-        new_a, new_b = torch.zeros_like(a), torch.zeros_like(b)
-        new_a[:r], new_b[:, :r] = v[:r], u[:, :r] * s[:r] / scale
-        return new_a, new_b, s[r:].square().sum()
+        a, b = torch.zeros_like(first), first.new_zeros(len(mean), len(first))
+        known = int((s[:r] > ROUNDING[mean.dtype] * s[0]).sum())
+        a[:known], b[:, :known] = v[:known], u[:, :known] * s[:known] / scale
+        # the direction of a singular value of zero is free, and rounding would choose it: the one
+        # nearest to A0 instead
+        rest = first - first @ v[:known].t() @ v[:known]
+        a[known:r] = torch.linalg.qr(rest.t())[0].t()[: r - known]
+        return a, b, s[r:].square().sum()
 
 
 def pairs(layout: Layout) -> list[tuple[str, str]]:

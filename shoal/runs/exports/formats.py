@@ -183,7 +183,12 @@ def _peft(trained: TrainedModel, folder: Path) -> Reader:
     config = peft.LoraConfig(
         r=adapters.rank,
         lora_alpha=scales.pop() * adapters.rank,
-        target_modules=[prefix.rstrip(".") for prefix in layers],
+        # of attention, peft takes the output projection by itself
+        target_modules=[
+            prefix.rstrip(".")
+            for prefix in layers
+            if not (prefix.endswith("out_proj.") and prefix.removesuffix("out_proj.") in layers)
+        ],
     )
     model = peft.get_peft_model(base, config)
     shapes = {name: t.shape for name, t in peft.get_peft_model_state_dict(model).items()}
