@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,9 +15,16 @@ from shoal import models
 from shoal.config.schema import Config, ModelChoice, Problem
 from shoal.core import rng
 from shoal.core.errors import UserError
-from shoal.core.pure_layers import check_layers, lone_layer
+from shoal.core.pure_layers import check_layers, materialise, watched
 from shoal.core.rng import seeded
-from shoal.core.task import ModuleTask, QuadraticTask, Task, cross_entropy_rows, weighted_rows
+from shoal.core.task import (
+    ModuleTask,
+    QuadraticTask,
+    Task,
+    cross_entropy_rows,
+    digest_of,
+    weighted_rows,
+)
 from shoal.core.types import Model, Pool
 from shoal.core.world_protocol import World
 from shoal.data.dataset import function
@@ -154,17 +160,31 @@ def task_of(config: Config, data: Dataset) -> ModuleTask:
     )
     weights = _class_weights(config, data)
     rows = cross_entropy_rows if weights is None else weighted_rows(weights)
+    sample = data.train.x[:2]
     if config.adapters is not None:
-        make = adapted(config, make)
+        make = adapted(config, make, sample)
     with seeded(0):
         network = make()
+        materialise(network, sample)
     check_layers(network)
     # one of its own, as it will be trained: it is looked at in training mode
-    lone = lone_layer(deepcopy(network).to(torch.float32), data.train.x, data.classes)
-    low = torch.bfloat16 if config.precision == "bfloat16" else None
-    return ModuleTask(
-        make, rows, classes=data.classes, lone_layer=lone, shape=data.shape, autocast=low
+    seen = watched(deepcopy(network).to(torch.float32), sample, data.classes)
+    task = ModuleTask(
+        make,
+        rows,
+        classes=data.classes,
+        lone_layer=seen.lone_layer,
+        shape=data.shape,
+        autocast=torch.bfloat16 if config.precision == "bfloat16" else None,
+        draws=seen.draws,
+        sample=sample,
+        seed=config.seed,
     )
+    if choice.init == "random" or config.adapters is not None or not task.frozen:
+        return task
+    tensors = _tensors(Path(choice.init))
+    _check_tensors(choice, tensors, {n: tuple(t.shape) for n, t in task.frozen.items()})
+    return task.holding(tensors)
 
 
 def ranks_of(config: Config, world: World) -> Ranks:
@@ -183,13 +203,18 @@ def ranks_of(config: Config, world: World) -> Ranks:
     return ranks
 
 
-def adapted(config: Config, make: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
+def adapted(
+    config: Config, make: Callable[[], nn.Module], sample: torch.Tensor
+) -> Callable[[], nn.Module]:
     """Builds the network with adapters, its base from ``model.init`` where that is a file."""
-    own, init = config.adapters, config.model.init
+    own = config.adapters
     assert own is not None
-    rank = max(own.ranks.values())
-    layers = Adapters(own.rule, rank, own.alpha, own.targets, own.trained)
-    return AdaptedNetwork(make if init == "random" else Pretrained.of(make, Path(init)), layers)
+    layers = Adapters(own.rule, max(own.ranks.values()), own.alpha, own.targets, own.trained)
+    network = AdaptedNetwork(make, layers, sample)
+    if config.model.init == "random":
+        return network
+    digest = digest_of(_tensors(Path(config.model.init)))
+    return replace(network, make=Pretrained(make, config.model, digest, sample))
 
 
 @dataclass(frozen=True)
@@ -197,19 +222,15 @@ class Pretrained:
     """Builds a network with the tensors of a file; two that say the same are equal."""
 
     make: Callable[[], nn.Module]
-    path: Path
+    choice: ModelChoice
     digest: str
-
-    @classmethod
-    def of(cls, make: Callable[[], nn.Module], path: Path) -> Pretrained:
-        _tensors(path)  # says what is wrong with it
-        return cls(make, path, hashlib.sha256(path.read_bytes()).hexdigest())
+    sample: torch.Tensor = field(repr=False, compare=False)
 
     def __call__(self) -> nn.Module:
-        network, tensors = self.make(), _tensors(self.path)
+        network, tensors = self.make(), _tensors(Path(self.choice.init))
+        materialise(network, self.sample)
         own = network.state_dict()
-        for name, value in own.items():
-            _check_tensor(self.path, name, tuple(value.shape), tensors)
+        _check_tensors(self.choice, tensors, {n: tuple(t.shape) for n, t in own.items()})
         network.load_state_dict({name: tensors[name] for name in own})
         return network
 
@@ -239,20 +260,22 @@ def initial_of(choice: ModelChoice, task: ModuleTask, seed: int) -> Model:
     tensors = _tensors(Path(choice.init))
     names = (*task.layout.names, *task.stats_layout.names)
     shapes = (*task.layout.shapes, *task.stats_layout.shapes)
-    for name, shape in zip(names, shapes, strict=True):
-        _check_tensor(Path(choice.init), name, shape, tensors)
+    _check_tensors(choice, tensors, dict(zip(names, shapes, strict=True)))
     return task.pack(tensors)
 
 
-def _check_tensor(
-    path: Path, name: str, shape: tuple[int, ...], tensors: Mapping[str, torch.Tensor]
+def _check_tensors(
+    choice: ModelChoice, tensors: Mapping[str, torch.Tensor], wanted: Mapping[str, Any]
 ) -> None:
-    found = tuple(tensors[name].shape) if name in tensors else None
-    if found != shape:
-        what = f"of shape {found}" if found is not None else "missing"
-        raise UserError(
-            f"model.init: in {path}, tensor {name!r} is {what}, but the model needs {shape}"
-        )
+    """Names and shapes must be the model's own."""
+    for name, shape in wanted.items():
+        found = tuple(tensors[name].shape) if name in tensors else None
+        if found != shape:
+            what = f"of shape {found}" if found is not None else "missing"
+            raise UserError(
+                f"model.init: in {choice.init}, tensor {name!r} is {what}, but model "
+                f"{choice.name!r} needs {shape}"
+            )
 
 
 def _tensors(path: Path) -> dict[str, torch.Tensor]:

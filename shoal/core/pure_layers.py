@@ -4,10 +4,11 @@ refused."""
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any
+from itertools import filterfalse
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,82 +19,167 @@ from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from shoal.core.errors import UserError
+from shoal.core.layer_draws import LayerDraws
 from shoal.core.rng import draws_globally
+from shoal.core.types import Input, split_inputs
 
 # ---- fitting -------------------------------------------------------------------------------------
 # Networks that cannot be trained as they say are refused, by the name of the layer.
 #
-# A module is trained in evaluation mode with parameters as one vector (see
-# :mod:`shoal.core.task`). What
-# it would do otherwise in its own training mode must not be passed over: drawing random numbers,
-# leaving parameters out. Most of it stands in the module; drawing inside of ``forward`` is found by
-# one forward pass in training mode that is watched.
+# Part of that stands in the module. The rest (drawing inside of ``forward``, buffers that move) is
+# found by one forward pass in training mode, and one in evaluation, that are watched.
 
 ROWS = 2  # of the watched pass: batch normalisation needs two
 
 
 def check_layers(module: nn.Module) -> None:
-    """Refuse layers without sizes, with frozen parameters, or that draw random numbers."""
-    if next(module.parameters(), None) is None:
-        raise UserError(
-            f"the network ({type(module).__name__}) has no parameters: nothing to train"
-        )
+    """Refuse a network with nothing to train, and layers that still have no sizes."""
+    asked = [parameter.requires_grad for parameter in module.parameters()]
+    if not any(asked):
+        what = "no parameters with requires_grad=True" if asked else "no parameters"
+        raise UserError(f"the network ({type(module).__name__}) has {what}: nothing to train")
     for name, layer in module.named_modules():
-        own_tensors = (*layer.parameters(recurse=False), *layer.buffers(recurse=False))
-        if any(map(is_lazy, own_tensors)):
+        if _is_lazy(layer):
             raise UserError(
                 f"{_layer(name, layer)} of the network has no sizes before it has seen a "
                 f"sample; write its sizes, as in Linear(64, 10)"
             )
-        for own, parameter in layer.named_parameters(recurse=False):
-            if not parameter.requires_grad:
-                full = f"{name}.{own}".lstrip(".")
-                raise UserError(
-                    f"parameter {full!r} of the network has requires_grad=False, and every "
-                    f"parameter is trained here; make it a buffer (register_buffer), or leave "
-                    f"requires_grad as it is"
-                )
+
+
+def _is_lazy(layer: nn.Module) -> bool:
+    return any(map(is_lazy, (*layer.parameters(recurse=False), *layer.buffers(recurse=False))))
+
+
+@torch.no_grad()
+def materialise(module: nn.Module, x: Tensor | None, inputs: Sequence[Input] = ()) -> None:
+    """Give layers without sizes (``nn.LazyLinear``) those that samples ask for."""
+    if x is None or not any(map(_is_lazy, module.modules())):
+        return
+    training = {layer: layer.training for layer in module.modules()}
+    with _computing(module.eval(), x, inputs) as (compute, _):
+        compute()
+    for layer, was in training.items():
+        layer.training = was
+
+
+def draws_by_layer(module: nn.Module) -> bool:
+    """Whether a layer says that it draws in training; others may without saying so."""
+    for layer in module.modules():
         own = "p" if isinstance(layer, _DropoutNd) else "dropout"  # of recurrent layers, attention
         rate = getattr(layer, own, 0.0)
-        if isinstance(rate, float | int) and rate > 0 and _is_torchs(layer):
-            raise _draws(_layer(name, layer))
+        if isinstance(layer, nn.RReLU):
+            return True
+        if isinstance(rate, float | int) and rate > 0 and type(layer).__module__[:6] == "torch.":
+            return True
+    return False
 
 
-def lone_layer(module: nn.Module, x: Tensor, classes: int) -> str | None:
-    """Look on while a module computes two samples in training mode, and refuse what does not fit.
+def resting(module: nn.Module) -> frozenset[str]:
+    """Layers that the user put in evaluation mode, where they stay; by name.
 
-    Returns where batch normalisation sees a single value per channel if a batch has a single row,
-    if it does anywhere: such a batch has no variance.
+    A network that is in evaluation mode as a whole (as libraries hand out pretrained ones) is one
+    to be put in training mode, which its own ``train`` may do with exceptions.
     """
+    found = {n for n, layer in module.named_modules() if module.training and not layer.training}
+    module.train()
+    return frozenset(found | {n for n, layer in module.named_modules() if not layer.training})
+
+
+class Habits(NamedTuple):
+    """What a look at a network in training shows."""
+
+    lone_layer: str | None  # a normalisation that a batch of a single row leaves without variance
+    draws: bool  # random numbers, in training
+
+
+def watched(module: nn.Module, x: Tensor, classes: int, inputs: Sequence[Input] = ()) -> Habits:
+    """Look on while a module computes two samples, and refuse what does not fit."""
     x = (x[[0, min(1, len(x) - 1)]] if len(x) else x.new_zeros(ROWS, *x.shape[1:])).cpu()
-    like = next(iter(module.parameters()), x)
+    found: list[str] = []
+    module = module.cpu()
+    rests, draws = resting(module), LayerDraws(torch.tensor(0))
+    set_modes(module, True, rests)
+    whole = {n: b.clone() for n, b in module.named_buffers() if not b.is_floating_point()}
+    with ExitStack() as stack:
+        stack.enter_context(torch.enable_grad())
+        compute, where = stack.enter_context(_computing(module, x, inputs))
+        stack.enter_context(_Watch(where, found))
+        stack.enter_context(draws)
+        result = compute()
+    _check_result(result, classes)
+    _check_counters(module, whole)
+    if draws.calls:
+        again = LayerDraws(torch.tensor(0))
+        with _computing(module.eval(), x, inputs) as (compute, where), _Watch(where, []), again:
+            compute()
+        if again.calls:
+            raise UserError(
+                "the network draws random numbers in evaluation, too, where answers must not "
+                "depend on chance; let it draw where self.training is true only, as in "
+                "dropout(x, p, self.training)"
+            )
+    return Habits(found[0] if found else None, draws.calls > 0)
+
+
+@contextmanager
+def _computing(
+    module: nn.Module, x: Tensor, inputs: Sequence[Input]
+) -> Iterator[tuple[Callable[[], Any], Callable[[], str]]]:
+    """What computes the samples, and says which layer does; what goes wrong is told with the
+    layer's name."""
+    like = next(filterfalse(is_lazy, module.parameters()), torch.empty(0))
+    x = x.to(like.device)
     if x.is_floating_point() and like.is_floating_point():
         x = x.to(like.dtype)
-    found: list[str] = []
-    module = module.cpu().train()
-    with torch.enable_grad(), _followed(module) as where:
+    with _followed(module) as where:
         try:
-            with _Watch(where, found):
-                result = module(x)
+            yield lambda: module(**split_inputs(x, inputs)) if inputs else module(x), where
         except UserError:
             raise
         except Exception as error:
             reason = " ".join(str(error).split())
+            named = ", ".join(f"{one.name} {one.shape}" for one in inputs)
             raise UserError(
-                f"{where()} of the network cannot compute samples of shape {tuple(x.shape[1:])} "
+                f"{where()} of the network cannot compute samples of shape "
+                f"{named or tuple(x.shape[1:])} "
                 f"({type(error).__name__}: {reason})"
             ) from error
-    _check_result(result, classes)
-    return found[0] if found else None
+
+
+def _check_counters(module: nn.Module, before: Mapping[str, Tensor]) -> None:
+    """Buffers of whole numbers stay as they are; but for counts of batches, which are not kept."""
+    now = dict(module.named_buffers())
+    for name, value in before.items():
+        if not (name.endswith("num_batches_tracked") or torch.equal(value, now[name])):
+            raise moving_counter(name)
+
+
+def moving_counter(name: str) -> UserError:
+    return UserError(
+        f"buffer {name!r} of the network holds whole numbers and changes in training, "
+        f"which is not kept between rounds; make it floating, or leave it constant."
+    )
+
+
+def logits_and_features(result: Any) -> tuple[Any, Any]:
+    """What a network's forward said: a tensor, the pair, a mapping or an object with ``logits``
+    and, where it has them, ``features`` (else the logits are the features)."""
+    if isinstance(result, Mapping):
+        logits, features = result.get("logits"), result.get("features")
+    elif isinstance(result, tuple) and not hasattr(result, "logits"):
+        logits, features = result if len(result) == 2 else (None, None)
+    else:
+        logits = getattr(result, "logits", result)
+        features = getattr(result, "features", None)
+    return logits, logits if features is None else features
 
 
 def _check_result(result: Any, classes: int) -> None:
     """Logits, or a pair of logits and features."""
-    pair = isinstance(result, tuple)
-    logits = result[0] if pair and len(result) == 2 else result
+    logits, features = logits_and_features(result)
     if isinstance(logits, Tensor):
         if tuple(logits.shape) == (ROWS, classes) and logits.is_floating_point():
-            _check_features(result[1] if pair else logits)
+            _check_features(features)
             if not logits.requires_grad:
                 raise UserError(
                     "the network's forward returns logits without a gradient, so nothing would be "
@@ -104,10 +190,12 @@ def _check_result(result: Any, classes: int) -> None:
     elif isinstance(result, Mapping):
         what = f"a {type(result).__name__} with {', '.join(map(repr, result))}"
     else:
-        what = f"{len(result)} things" if pair else f"a {type(result).__name__}"
+        several = isinstance(result, tuple)
+        what = f"{len(result)} things" if several else f"a {type(result).__name__}"
     raise UserError(
         f"the network's forward returns {what}; it must return the logits, a tensor of shape "
-        f"(rows, {classes}), or the pair (logits, features)"
+        f"(rows, {classes}), the pair (logits, features), or a dict or dataclass with 'logits' "
+        f"and, if it likes, 'features'"
     )
 
 
@@ -122,7 +210,10 @@ def _check_features(features: Any) -> None:
 
 
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Refuses operators that draw; notes batch normalisation with one value per channel and row."""
+    """Refuses operators that draw; notes batch normalisation with one value per channel and row.
+
+    What shoal draws by itself does not come here (see :mod:`shoal.core.layer_draws`).
+    """
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -202,14 +293,11 @@ def _layer(name: str, layer: nn.Module) -> str:
     return f"layer {name!r} ({kind})" if name else f"forward of {kind}"
 
 
-def _is_torchs(layer: nn.Module) -> bool:
-    return type(layer).__module__.startswith("torch.")
-
-
 def _draws(where: str) -> UserError:
     return UserError(
-        f"{where} of the network draws random numbers in training, which would differ between "
-        f"engines; leave it out (for dropout: p=0)"
+        f"{where} of the network draws random numbers in a way that shoal cannot repeat on every "
+        f"engine; use torch's dropout, rand, randn, randint, randperm or bernoulli, without a "
+        f"generator of its own"
     )
 
 
@@ -271,6 +359,20 @@ class _Pure(_BatchNorm):
         return y, mean, variance * (count / (count - 1).clamp_min(1))
 
 
+class _Resting(_BatchNorm):
+    """The same in evaluation, always, with statistics that do not move; torch's own operator cannot
+    be captured."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert self.running_mean is not None and self.running_var is not None
+        scale = torch.rsqrt(self.running_var + self.eps)
+        scale = scale * self.weight if self.affine else scale
+        shift = -self.running_mean * scale
+        shift = shift + self.bias if self.affine else shift
+        around = (1, -1, *(1,) * (x.dim() - 2))
+        return x * scale.view(around) + shift.view(around)
+
+
 class _Pure1d(_Pure, nn.BatchNorm1d):
     pass
 
@@ -283,40 +385,57 @@ class _Pure3d(_Pure, nn.BatchNorm3d):
     pass
 
 
-_PURE: dict[type[nn.Module], type[_Pure]] = {
-    nn.BatchNorm1d: _Pure1d,
-    nn.BatchNorm2d: _Pure2d,
-    nn.BatchNorm3d: _Pure3d,
+class _Resting1d(_Resting, nn.BatchNorm1d):
+    pass
+
+
+class _Resting2d(_Resting, nn.BatchNorm2d):
+    pass
+
+
+class _Resting3d(_Resting, nn.BatchNorm3d):
+    pass
+
+
+_PURE: dict[type[nn.Module], tuple[type[_Pure], type[_Resting]]] = {
+    nn.BatchNorm1d: (_Pure1d, _Resting1d),
+    nn.BatchNorm2d: (_Pure2d, _Resting2d),
+    nn.BatchNorm3d: (_Pure3d, _Resting3d),
 }
 
 
-def purify(module: nn.Module) -> bool:
+def purify(module: nn.Module, rests: Container[str] = ()) -> bool:
     """Make the batch normalisations of a module pure; parameters and names stay as they are.
 
-    Returns whether there are any.
+    Returns whether there are any that do not rest.
     """
-    found = [layer for layer in module.modules() if type(layer) in _PURE]
-    for layer in found:
-        layer.__class__ = _PURE[type(layer)]
-    return bool(found)
+    found = [(name, layer) for name, layer in module.named_modules() if type(layer) in _PURE]
+    moves = False
+    for name, layer in found:
+        still = name in rests and layer.running_mean is not None
+        layer.__class__ = _PURE[type(layer)][still]
+        moves |= not still
+    return moves
+
+
+def set_modes(module: nn.Module, train: bool, rests: Container[str], draw: bool = True) -> None:
+    """Put layers in training or evaluation mode, but for those that rest. Without ``draw``, in
+    training only those that keep something: the others draw, or do as in evaluation."""
+    for name, layer in module.named_modules():
+        mode = train and name not in rests and (draw or bool(layer._buffers))
+        if layer.training is not mode:
+            layer.training = mode
 
 
 @contextmanager
-def over(module: nn.Module, weight: Tensor | None, train: bool) -> Iterator[None]:
-    """Layers that keep statistics take them of the rows with a weight, and move them in training.
-
-    All other layers stay as they are.
-    """
-    _set(module, train, None if weight is None else (weight > 0).to(weight.dtype))
+def over(module: nn.Module, weight: Tensor | None) -> Iterator[None]:
+    """Layers that normalise over a batch take it as its rows with a weight."""
+    real = None if weight is None else (weight > 0).to(weight.dtype)
+    layers = [layer for layer in module.modules() if isinstance(layer, _Pure)]
+    for layer in layers:
+        layer.real = real
     try:
         yield
     finally:
-        _set(module, False, None)
-
-
-def _set(module: nn.Module, train: bool, real: Tensor | None) -> None:
-    for layer in module.modules():
-        if isinstance(layer, _Pure):
-            layer.real = real
-        if layer._buffers:
-            layer.training = train
+        for layer in layers:
+            layer.real = None

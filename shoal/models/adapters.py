@@ -7,7 +7,7 @@ A layer keeps its class, its name and its tensors, which are frozen; beside them
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from math import prod, sqrt
 from typing import Any, Literal
@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from shoal.core.errors import UserError, suggestion
+from shoal.core.pure_layers import materialise
 
 Rule = Literal["plain", "ffa", "stack", "svd"]
 OF_SERVER = ("stack", "svd")  # rules whose server acts on products, and whose ranks may differ
@@ -245,9 +246,12 @@ class AdaptedNetwork:
 
     make: Callable[[], nn.Module]
     adapters: Adapters
+    sample: Tensor | None = field(default=None, repr=False, compare=False)  # to size layers
 
     def __call__(self) -> nn.Module:
-        return self.adapters.put_on(self.make())
+        network = self.make()
+        materialise(network, self.sample)
+        return self.adapters.put_on(network)
 
 
 # ---- tensors by name -----------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -18,6 +18,8 @@ from torch import Tensor, nn
 
 from shoal.core.errors import UserError
 from shoal.core.files import check_writable, private_folder, write_bytes, write_text
+from shoal.core.pure_layers import logits_and_features
+from shoal.core.types import Input, split_inputs
 from shoal.models.adapters import AdaptedNetwork, Adapters, adapted_layers
 from shoal.runs.exports.card import model_card
 from shoal.runs.exports.trained import TrainedModel
@@ -101,23 +103,20 @@ def _apart(trained: TrainedModel, read_back: Reader, x: Tensor) -> float:
 class LogitsOnly(nn.Module):
     """A network that answers with its logits alone, whatever else it returns."""
 
-    def __init__(self, network: nn.Module) -> None:
+    def __init__(self, network: nn.Module, inputs: Sequence[Input] = ()) -> None:
         super().__init__()
-        self.network = network
+        self.network, self.inputs = network, tuple(inputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        found = self.network(x)
-        if isinstance(found, tuple):
-            found = found[0]
-        elif isinstance(found, Mapping):
-            found = found["logits"]
-        return getattr(found, "logits", found)  # type: ignore[no-any-return]
+        one = self.network(**split_inputs(x, self.inputs)) if self.inputs else self.network(x)
+        logits: Tensor = logits_and_features(one)[0]
+        return logits
 
 
 def _loaded(trained: TrainedModel, tensors: Mapping[str, Tensor]) -> LogitsOnly:
     network = trained.network()
     network.load_state_dict(dict(tensors))
-    return LogitsOnly(network).eval()
+    return LogitsOnly(network, trained.task.inputs).eval()
 
 
 # ---- writers -------------------------------------------------------------------------------------
@@ -202,7 +201,8 @@ def _peft(trained: TrainedModel, folder: Path) -> Reader:
     (folder / "README.md").unlink(missing_ok=True)  # peft's template of a card
     again = trained.network()
     again.load_state_dict(load_file(folder / "base.safetensors"))
-    return LogitsOnly(peft.PeftModel.from_pretrained(again, str(folder)).eval())
+    found = peft.PeftModel.from_pretrained(again, str(folder))
+    return LogitsOnly(found, trained.task.inputs).eval()
 
 
 def _name_in_peft(layer: str, tensor: str, known: Mapping[str, Any]) -> str:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from shoal.config import Config, load_run, read
 from shoal.config.build import RunPlan, build
 from shoal.core.errors import UserError
+from shoal.core.pure_layers import materialise
 from shoal.core.rng import seeded
 from shoal.core.task import ModuleTask
 from shoal.core.types import Batch, ClientData, Model
@@ -62,7 +63,9 @@ class TrainedModel:
         make = self.task.build
         make = make.make if isinstance(make, AdaptedNetwork) else make
         with seeded(0):
-            return make().to(self.task.dtype).eval()
+            network = make()
+            materialise(network, self.task.sample, self.task.inputs)
+        return network.to(self.task.dtype).cpu().eval()
 
     @torch.inference_mode()
     def outputs(self, x: Tensor) -> Tensor:

@@ -58,6 +58,10 @@ class DetectorTask:
         return getattr(self.inner, "lone_layer", None)
 
     @property
+    def draws(self) -> bool:
+        return bool(getattr(self.inner, "draws", False))
+
+    @property
     def stackable(self) -> bool:
         return self.inner.stackable
 
