@@ -54,9 +54,14 @@ def step_keys(
 
 @lru_cache(64)
 def _places(rows: int, width: int) -> Tensor:
-    """``place * golden`` for every word; nobody writes to it."""
+    """``place * golden`` for every word; nobody writes to it. A plain tensor, whatever transforms
+    and modes are on while it is made: it is used in others."""
     place = np.arange(rows * width, dtype=np.uint64) * np.uint64(_GOLDEN)
-    with torch.inference_mode(False):  # one that any mode can use; no operator of torch's is called
+    with (
+        torch.inference_mode(False),
+        torch._C._DisableFuncTorch(),
+        torch._C._DisableTorchDispatch(),
+    ):
         return torch.from_numpy(place.astype(np.int64).reshape(rows, width))
 
 
@@ -66,11 +71,15 @@ def _shifted(z: Tensor, by: int) -> Tensor:
 
 
 class LayerDraws(TorchFunctionMode):
-    """One pass of a network under a key (0-d, whole numbers). ``calls`` counts its draws."""
+    """One pass of a network over so many ``rows`` under a key (0-d, whole numbers).
 
-    def __init__(self, key: Tensor) -> None:
+    ``calls`` counts its draws. The rows of a drawn tensor are along the first axis that is as long
+    as there are rows (a sequence may have time first), else along the first.
+    """
+
+    def __init__(self, key: Tensor, rows: int = 1) -> None:
         super().__init__()
-        self._key = key
+        self._key, self._rows = key, rows
         self.calls = 0
 
     def __torch_function__(
@@ -98,19 +107,26 @@ class LayerDraws(TorchFunctionMode):
 
     def kept(self, shape: Shape, share: float, like: Tensor) -> Tensor:
         """1 with that probability, else 0, of the type of ``like``; to a part in 2^32."""
-        rows, width = _rows(shape)
+        axis, rows, width = self._placed(shape)
         z = self.words(rows, -(-width // 2))
         level = (min(round(share * 2**32), 2**32 - 1) - 2**31) << 32
         found = z < level
         if width > 1:
             found = torch.cat([found, z.bitwise_left_shift(32) < level], -1)[..., :width]
-        return found.reshape(tuple(shape)).to(like.dtype)
+        return _shaped(found.to(like.dtype), shape, axis)
 
     def uniform(self, shape: Shape, dtype: torch.dtype) -> Tensor:
         """Numbers in [0, 1), as many bits as the type has."""
         bits = {torch.float64: 53, torch.float32: 24, torch.float16: 11}.get(dtype, 8)
-        z = _shifted(self.words(*_rows(shape)), 64 - bits).reshape(tuple(shape))
-        return z.to(dtype) * 2.0**-bits
+        axis, rows, width = self._placed(shape)
+        z = _shifted(self.words(rows, width), 64 - bits)
+        return _shaped(z.to(dtype) * 2.0**-bits, shape, axis)
+
+    def _placed(self, shape: Shape) -> tuple[int, int, int]:
+        """The axis of rows, how many they are, and numbers in each."""
+        axis = list(shape).index(self._rows) if self._rows in shape else 0
+        rows = shape[axis] if len(shape) else 1
+        return axis, rows, math.prod(shape) // max(rows, 1)
 
     def normal(self, shape: Shape, dtype: torch.dtype) -> Tensor:
         """Standard normal numbers (Box-Muller)."""
@@ -130,10 +146,12 @@ class LayerDraws(TorchFunctionMode):
         return x * (self.kept(x.shape, 1.0 - p, x) / (1.0 - p))
 
 
-def _rows(shape: Shape) -> tuple[int, int]:
-    """Rows of a tensor, and numbers in each."""
-    rows = shape[0] if len(shape) > 1 else math.prod(shape)
-    return rows, math.prod(shape[1:]) if len(shape) > 1 else 1
+def _shaped(numbers: Tensor, shape: Shape, axis: int) -> Tensor:
+    """``[rows, width]`` numbers in a shape with the rows along an axis."""
+    rest = [size for k, size in enumerate(shape) if k != axis]
+    if not axis:
+        return numbers.reshape(tuple(shape))
+    return numbers.reshape(shape[axis], *rest).movedim(0, axis)
 
 
 def _channels(x: Tensor) -> tuple[int, ...]:
@@ -204,7 +222,7 @@ def _attention(
 def _recurrent(
     draws: LayerDraws, func: Callable[..., Any], input: Tensor, *rest: Any
 ) -> tuple[Tensor, ...]:
-    """Layer by layer, with dropout between two layers; time comes first where torch draws.
+    """Layer by layer, with dropout between two layers.
 
     ``rest`` is (batch sizes of a packed sequence,) states, weights, and six or seven settings.
     """
@@ -212,24 +230,23 @@ def _recurrent(
     sizes, (states, weights, bias, layers, p, train, both) = (
         ((rest[0],), rest[1:8]) if packed else ((), rest[:7])
     )
-    first = not packed and bool(rest[7])
     if not (train and p and layers > 1):
         return tuple(func(input, *rest))
-    x = input.transpose(0, 1) if first else input
+    x = input
     several = isinstance(states, list | tuple)
     held = list(states) if several else [states]
     each, wide = len(weights) // layers, 1 + bool(both)
     ends: list[list[Tensor]] = []
     for k in range(layers):
         own = [t[k * wide : (k + 1) * wide] for t in held]
-        options = (bias, 1, 0.0, train, both, *(() if packed else (False,)))
+        options = (bias, 1, 0.0, train, both, *rest[8 if packed else 7 :])
         begin = tuple(own) if several else own[0]
         x, *end = func(x, *sizes, begin, weights[k * each : (k + 1) * each], *options)
         ends.append(end)
         if k + 1 < layers:
             x = draws.dropped(x, p)
     finals = [torch.cat(column) for column in zip(*ends, strict=True)]
-    return (x.transpose(0, 1) if first else x, *finals)
+    return (x, *finals)
 
 
 # ---- numbers as such -----------------------------------------------------------------------------

@@ -109,7 +109,7 @@ class ModuleTask:
     normalises: bool = field(init=False)  # over the batch
 
     def __post_init__(self) -> None:
-        module = self._built(0)  # its weights are never used
+        module = self.built(0)  # its weights are never used
         check_layers(module)
         # A copy: what is built may be somebody's own module, and this one is changed below.
         module = deepcopy(module).to(self.dtype)
@@ -127,7 +127,7 @@ class ModuleTask:
         store("module", module)
         store("layout", Layout.of(trained))
         held = _constants(module, self.rests)
-        self._freeze(_tensors_of(self._built(self.seed), self.dtype) if held else {}, held)
+        self._freeze(_tensors_of(self.built(self.seed), self.dtype) if held else {}, held)
         floating = {n: b for n, b in _floating_buffers(module).items() if n not in held}
         store("stats_layout", Layout.of(floating))
         store("unsaved", {k: v for k, v in floating.items() if k not in self.plain})
@@ -137,7 +137,8 @@ class ModuleTask:
         convolutions = any(isinstance(m, alone) for m in module.modules())
         store("stackable", not (convolutions or getattr(module, "one_by_one", False)))
 
-    def _built(self, seed: int) -> nn.Module:
+    def built(self, seed: int) -> nn.Module:
+        """The plain module, with weights from a seed and sizes for every layer."""
         with seeded(seed):
             module = self.build()
             materialise(module, self.sample, self.inputs)
@@ -164,7 +165,7 @@ class ModuleTask:
         return own
 
     def initial(self, seed: int) -> Model:
-        return self.pack(_tensors_of(self._built(seed), self.dtype))
+        return self.pack(_tensors_of(self.built(seed), self.dtype))
 
     def resized(self, layout: Layout) -> ModuleTask:
         """The same network over tensors of other sizes, for one client at a time."""
@@ -226,7 +227,7 @@ class ModuleTask:
         if not (train and self.draws):
             return logits_and_features(functional_call(self.module, given, one, several))
         key = torch.tensor(0, device=batch.x.device) if batch.key is None else batch.key
-        with LayerDraws(key):
+        with LayerDraws(key, len(batch.x)):
             return logits_and_features(functional_call(self.module, given, one, several))
 
     @cached_property

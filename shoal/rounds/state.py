@@ -136,7 +136,8 @@ class Federation:
     # that a single number says what a client has heard of
     endings: dict[tuple[int, int], tuple[int, Tree]] = field(default_factory=dict)
     ended: dict[tuple[int, int], int] = field(default_factory=dict)  # (client, model) -> heard of
-    paid: dict[tuple[int, int], int] = field(default_factory=dict)  # -> stage of its once-payload
+    # -> stage of its once-payload; a model of -1 stands for what is frozen
+    paid: dict[tuple[int, int], int] = field(default_factory=dict)
     noticed: bool = False
     round: int = 0
 
