@@ -192,8 +192,10 @@ def test_the_base_is_untouched(rule: str) -> None:
 def test_bytes_are_those_of_the_ranks(
     rule: str, ranks: Ranks, down: list[int], up: list[int]
 ) -> None:
-    report = play(settings(rule, ranks), Stacked(), 1)[1][0]
-    assert (report.bytes_down, report.bytes_up) == (8 * sum(down), 8 * sum(up))
+    first, second = play(settings(rule, ranks), Stacked(), 2)[1]
+    assert (second.bytes_down, second.bytes_up) == (8 * sum(down), 8 * sum(up))
+    once = 35 + 10 + 18 + (22 if rule == "ffa" else 0)  # the base; A0 where it is frozen, too
+    assert first.bytes_down - second.bytes_down == 8 * 4 * once
 
 
 def test_what_is_trained_beside_adapters_is_averaged() -> None:
