@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from shoal.cli.run import IMPORT
+
 if TYPE_CHECKING:
     from shoal.runs.exports.trained import TrainedModel
 
@@ -15,6 +17,8 @@ CLUSTER = typer.Option(None, "--cluster", help="One of several global models, fr
 CHANGES: list[str] = typer.Option(
     [], "--set", metavar="KEY=VALUE", help="Where data are now: --set data.path=FILE"
 )
+IMPORTS: list[str] = typer.Option([], "--import", metavar="DIR|MODULE", help=IMPORT)
+ACCEPT = typer.Option(False, "--accept-code", help="Although your own code has changed.")
 
 
 def export(
@@ -26,6 +30,8 @@ def export(
     member: int | None = MEMBER,
     cluster: int | None = CLUSTER,
     changes: list[str] = CHANGES,
+    imports: list[str] = IMPORTS,
+    accept_code: bool = ACCEPT,
     force: bool = typer.Option(False, "--force", help="Replace an earlier export."),
 ) -> None:
     """Write a run's model for other programs, with a model card beside it.
@@ -34,7 +40,7 @@ def export(
     """
     from shoal.runs.exports.formats import export as write
 
-    trained = _read(directory, member, cluster, changes)
+    trained = _read(directory, member, cluster, changes, imports, accept_code)
     done = write(trained, to, out or directory / "export", force)
     typer.echo(
         f"{done.folder}: {trained.who} as {', '.join(done.files)}; outputs on {done.rows} rows are "
@@ -49,22 +55,32 @@ def predict(
     member: int | None = MEMBER,
     cluster: int | None = CLUSTER,
     changes: list[str] = CHANGES,
+    imports: list[str] = IMPORTS,
+    accept_code: bool = ACCEPT,
 ) -> None:
     """Answer the rows of a file with a run's model, as CSV."""
     from shoal.runs.exports.predict import predict as answer
 
-    typer.echo(answer(_read(directory, member, cluster, changes), rows, out), nl=False)
+    typer.echo(
+        answer(_read(directory, member, cluster, changes, imports, accept_code), rows, out),
+        nl=False,
+    )
 
 
 def _read(
-    directory: Path, member: int | None, cluster: int | None, changes: list[str]
+    directory: Path,
+    member: int | None,
+    cluster: int | None,
+    changes: list[str],
+    imports: list[str],
+    accept_code: bool,
 ) -> TrainedModel:
+    from shoal.cli.play import find_code
     from shoal.runs.exports.trained import read_model
 
-    return read_model(
-        directory,
-        member,
-        cluster,
-        changes,
-        lambda text: typer.echo(f"shoal: note: {text}", err=True),
-    )
+    find_code(imports)
+
+    def say(text: str) -> None:
+        typer.echo(f"shoal: note: {text}", err=True)
+
+    return read_model(directory, member, cluster, changes, say, accept_code)

@@ -22,6 +22,7 @@ from shoal.core.setting_types import (
     Within0And1,
 )
 from shoal.core.types import LastBatch
+from shoal.metrics.functions import METRICS
 
 # ---- schedule ------------------------------------------------------------------------------------
 # How the clients' rate changes over a run.
@@ -348,7 +349,7 @@ class Evaluate(StrictModel):
         default=1000, description="the most members to look at, a whole number of at least 1"
     )
     metrics: tuple[str, ...] = Field(
-        default=(), description="a list of auc, f1, mae, rmse, r2 or module:function"
+        default=(), description=f"a list of {', '.join(METRICS)} or module:function"
     )
     target: Above0To1 | None = Field(
         default=None, description="an accuracy above 0 and at most 1, or null"

@@ -33,8 +33,9 @@ from shoal.data.sources import load as load_data
 from shoal.data.text import sharing
 from shoal.methods.adapter_rules import Ranks
 from shoal.methods.catalog.registry import defaults_of
-from shoal.metrics.functions import OF_NUMBERS
+from shoal.metrics.functions import OF_CLASSES, OF_NUMBERS
 from shoal.models.adapters import AdaptedNetwork, Adapters
+from shoal.models.registry import OF_DATA
 from shoal.worlds.quadratic import Quadratics, Segment
 from shoal.worlds.saved import domains_of, from_file
 
@@ -45,6 +46,7 @@ class Subject(NamedTuple):
     task: Task
     world: World
     initial: Model
+    notes: tuple[str, ...] = ()  # on how the data were read
 
 
 def dataset_of(config: Config) -> Dataset:
@@ -121,8 +123,8 @@ def _other_sets(name: str, domains: object) -> list[str]:
 
 def complete_model(choice: ModelChoice, data: Dataset) -> dict[str, Any]:
     """The model's name with every option, as a config says it."""
-    known = defaults_of(models.maker(choice.name))
-    if data.vocabulary is not None and "vocabulary" in known:
+    known = defaults_of(models.maker(choice.name), but=OF_DATA)
+    if data.vocabulary is not None and models.takes(choice.name, "vocabulary"):
         known["vocabulary"] = data.vocabulary
     return {"name": choice.name, "init": choice.init, **known, **choice.options}
 
@@ -144,7 +146,7 @@ def check_classes(data: Dataset, metrics: Sequence[str]) -> None:
         if metric in OF_NUMBERS:
             error = UserError(
                 f"evaluate.metrics: {metric} is for answers that are numbers, and {name} has "
-                f"classes; write auc, f1 or a function of your own (module:function)"
+                f"classes; write {', '.join(OF_CLASSES)} or your own as module:function"
             )
             error.key = "evaluate"
             raise error

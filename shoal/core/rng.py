@@ -32,7 +32,7 @@ class Purpose(IntEnum):
 
     MODEL = 1
     PARTITION = 2
-    WORLD = 3
+    WORLD = 3  # then what of it: ``grep -rn Purpose.WORLD shoal`` shows numbers that are in use
     COHORT = 4
     ORDER = 5
     NOISE = 6

@@ -7,14 +7,18 @@ import pkgutil
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from shoal.core.errors import UserError, suggestion
+from shoal.core.own_code import called, is_own, resolve
 from shoal.core.types import Pool, Target
 from shoal.data.download import About
+
+if TYPE_CHECKING:
+    from shoal.data.columns import Prepared
 
 
 class Dataset(NamedTuple):
@@ -25,7 +29,10 @@ class Dataset(NamedTuple):
     gives per row, pixel or position. ``shape`` is that of one sample; ``group`` and
     ``test_group`` give the natural client of each row where the data has one. ``vocabulary`` is
     the number of different tokens where samples are sequences of token numbers, and ``words`` a
-    digest of which they are. ``options`` are those that :func:`load` was called with.
+    digest of which they are. ``options`` are those that :func:`load` was called with. ``names``
+    are those of the natural clients, by group number; ``notes`` is what a user should know of how
+    rows were read. ``columns`` is how rows of the user's own tables were prepared, and
+    ``class_names`` what classes stand for in them.
     """
 
     name: str
@@ -39,6 +46,10 @@ class Dataset(NamedTuple):
     words: str | None = None
     options: tuple[tuple[str, Any], ...] = ()
     target: Target = "class"
+    names: tuple[str, ...] | None = None
+    notes: tuple[str, ...] = ()
+    columns: Prepared | None = None
+    class_names: tuple[str, ...] = ()
 
     @property
     def outputs(self) -> int | None:
@@ -82,19 +93,24 @@ def names() -> list[str]:
 
 def about(name: str) -> About:
     """What is known of the data set ``name`` before it is read."""
+    plain = About(name, name, "-", None, ())
+    if is_users(name):
+        return plain
     if name not in names():
         raise UserError(f"unknown data set {name!r}; {suggestion(name, whole())}")
-    plain = About(name, name, "-", None, ())
     return _ABOUT.get(name) or _ABOUT.get(name.partition(":")[0]) or plain
 
 
 def whole() -> list[str]:
-    """:func:`names` without the domains of others."""
-    return [name for name in names() if ":" not in name]
+    """:func:`names` without the domains of others, and rows that no file has."""
+    return [name for name in names() if ":" not in name and name != "memory"]
 
 
 def function(name: str) -> Source:
-    """The function behind ``name``; its signature has the options, its text what it is."""
+    """The function behind ``name``, or the user's behind ``module:name``; its signature has the
+    options, its text what it is."""
+    if is_users(name):
+        return resolve("data", name, Dataset)
     about(name)
     return _SOURCES[name]
 
@@ -107,6 +123,10 @@ def load(name: str, **options: Any) -> Dataset:
     (torch.Size([1437, 64]), 10, (64,))
     """
     make = function(name)
+    if is_users(name):
+        found = called("data", name, make, tuple, **options)
+        data = found if isinstance(found, Dataset) else _of_pairs(name, found)
+        return checked(data)._replace(options=tuple(options.items()))
     parameters = inspect.signature(make).parameters
     known = list(parameters)
     for option in options:
@@ -123,6 +143,35 @@ def load(name: str, **options: Any) -> Dataset:
         if parameter.default is parameter.empty and option not in options:
             raise UserError(f"data set {name!r} needs the option {option!r}.")
     return checked(make(**options))._replace(options=tuple(options.items()))
+
+
+def is_users(name: str) -> bool:
+    """Whether a name is a user's ``module:name``; ``pacs:photo`` is a domain."""
+    known = names()
+    return name not in known and name.partition(":")[0] not in known and is_own(name)
+
+
+def _of_pairs(name: str, found: tuple[Any, ...]) -> Dataset:
+    """A data set of a function that returns ``((x, y), (x_test, y_test))``: whole numbers in ``y``
+    are classes."""
+    try:
+        (x, y), (x_test, y_test) = [[torch.as_tensor(part) for part in pair] for pair in found]
+    except (TypeError, ValueError):
+        raise UserError(f"data: {name!r} must make a Dataset, or two pairs of arrays, (x, y) to "
+                        "train on and (x, y) to test on") from None  # fmt: skip
+    if len(x) != len(y) or len(x_test) != len(y_test) or x.shape[1:] != x_test.shape[1:]:
+        shapes = ", ".join(str(tuple(part.shape)) for part in (x, y, x_test, y_test))
+        raise UserError(f"data: {name!r} makes arrays that do not fit each other ({shapes})")
+    if y.is_floating_point() or y.dim() != 1:
+        raise UserError(f"data: {name!r} makes answers of shape {tuple(y.shape)} and type "
+                        f"{y.dtype}, of which only a Dataset can say what they are")  # fmt: skip
+    if x.dtype == torch.float64:
+        x, x_test = x.float(), x_test.float()
+    train, test = Pool(x, y.long()), Pool(x_test, y_test.long())
+    least, most = int(min(y.min(), y_test.min())), int(max(y.max(), y_test.max()))
+    if least < 0:
+        raise UserError(f"data: {name!r} has the class {least}; classes count from 0")
+    return Dataset(name, train, test, most + 1, tuple(x.shape[1:]))
 
 
 def load_like(name: str, other: Dataset) -> Dataset:
@@ -145,7 +194,18 @@ def checked(data: Dataset) -> Dataset:
 
 
 def _bad_rows(values: Tensor) -> Tensor:
-    return ~torch.isfinite(values.reshape(len(values), -1)).all(1)
+    """Which rows are not finite, some megabytes at a time."""
+    if not values.is_floating_point() or not len(values):
+        return torch.zeros(len(values), dtype=torch.bool, device=values.device)
+    flat = values.reshape(len(values), -1)
+    step = max(1, (1 << 20) // max(1, flat.size(1)))
+    return torch.cat([_not_finite(part) for part in torch.split(flat, step)])
+
+
+def _not_finite(rows: Tensor) -> Tensor:
+    if torch.isfinite(rows.sum()):  # then every value is, and that is soon known
+        return torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
+    return ~torch.isfinite(rows).all(1)
 
 
 @cache

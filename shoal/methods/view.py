@@ -70,7 +70,7 @@ class View:
     count: Tensor  # n_i
     clock: Clock
     task: Task
-    batch: Batch | None = None
+    batch: Batch | None = None  # of this step; in the slots inside a step and nowhere else
     train: Batch | None = None  # all local data; only where a part asks for it
     validation: Batch | None = None
     rows: Tensor | None = None  # where ``train`` stands in the pool; on the loop engine only

@@ -154,6 +154,8 @@ def events(world: Composed) -> list[str]:
     ]
     if not lines and world.stream is not None:
         return ["nothing changes but the rows, and nobody is told of that"]
+    if not lines and world.available is not None:
+        return ["nothing changes but who can be reached, and nobody is told of that"]
     return _some(lines) if lines else ["nothing ever changes"]
 
 

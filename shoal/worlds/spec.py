@@ -70,13 +70,16 @@ class Reader:
             self.bad(key, f"a whole number of at most {MOST:,}")
         return int(value)
 
-    def number(self, key: str, default: float, low: float, high: float) -> float:
-        """A number above ``low`` and at most ``high``."""
+    def number(
+        self, key: str, default: float, low: float, high: float, low_too: bool = False
+    ) -> float:
+        """A number above ``low``, or ``low_too``, and at most ``high``."""
         value = self._value(key, default)
+        right = f"{'at least' if low_too else 'above'} {low:g} and at most {high:g}"
         if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
-            self.bad(key, f"a number above {low:g} and at most {high:g}")
-        if not low < value <= high:
-            self.bad(key, f"above {low:g} and at most {high:g}")
+            self.bad(key, f"a number {right}")
+        if not (low < value <= high or (low_too and value == low)):
+            self.bad(key, right)
         return float(value)
 
     def at_least(self, key: str, low: float = 0.0) -> float:

@@ -83,6 +83,11 @@ def test_diurnal_availability_follows_the_clock() -> None:
     here = [len(world.at(r).members) / 4000 for r in range(24)]
     assert here[6] == pytest.approx(0.72, abs=0.03) and here[18] == pytest.approx(0.08, abs=0.03)
     assert world.at(5).session == 0 and not world.shifts  # whoever sleeps has not left
+    still = spec | {"available": {"name": "diurnal", "amplitude": 0, "spread": 0}}
+    assert build(still, DIGITS, seed=0).available == Diurnal(0, 0.5, 0.0, 24.0, 0.0)
+    for amplitude in (-0.1, 1.1):
+        with pytest.raises(UserError, match=rf"is {amplitude}; it must be at least 0 and"):
+            build(spec | {"available": {"name": "diurnal", "amplitude": amplitude}}, DIGITS, seed=0)
     spread = Diurnal(0, 0.4, 0.8, 24.0, 1.0)
     ids = np.arange(4000, dtype=np.int32)
     assert all(abs(spread.awake(ids, r).mean() - 0.4) < 0.03 for r in range(24))

@@ -107,6 +107,8 @@ def test_text_tells_what_happens() -> None:
     hidden = text(build(EXAMPLES["sudden"], DIGITS, seed=0))
     assert "?" in hidden and "hidden    drift: swapped labels for 15 of 30" in hidden
     assert "nothing ever changes" in text(build(EXAMPLES["static"], DIGITS, seed=0))
+    sleepy = EXAMPLES["static"] | {"available": "diurnal"}
+    assert "nothing changes but who can be reached" in text(build(sleepy, DIGITS, seed=0))
 
 
 @pytest.mark.parametrize("name", ["mixed", "lazy", "static"])

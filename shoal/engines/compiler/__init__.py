@@ -12,5 +12,5 @@
 - passes/           One file per pass
 
 ``compile.compile_step`` goes that way and returns a ``Replay``; whatever was refused on it is
-one of its ``notes``. How to add a pass stands in passes/__init__.py.
+one of its ``notes``. What a pass is stands in passes/__init__.py.
 """

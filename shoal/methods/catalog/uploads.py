@@ -1,4 +1,11 @@
-"""What clients send: compressed or private changes, to compose with any method."""
+"""What clients send: compressed or private changes, to compose with any method.
+
+Client weights stay those of that method, but under ``private``, which needs equal ones.
+
+>>> from shoal import catalog
+>>> catalog.fedavgm() | catalog.top_k(share=0.01)
+Method fedavgm + top_k (client weights: by_samples): ServerMomentum() | TopK(share=0.01)
+"""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import shoal
+from shoal.config.subject import dataset_of
 from shoal.data.dataset import about
 from shoal.metrics.figures import scored_on
 from shoal.models.adapters import AdaptedNetwork
@@ -52,6 +53,7 @@ def model_card(
         "",
         *_data(trained),
         "",
+        *_inputs(trained),
         "## Members and rounds that went in",
         "",
         *_members(trained),
@@ -79,6 +81,32 @@ def _data(trained: TrainedModel) -> Iterator[str]:
     for name, digest in (origin.data if origin is not None else {}).items():
         yield f"- digest of `{name}`: `{digest}`"
     yield f"- World: `{config.world.name}`"
+
+
+def _inputs(trained: TrainedModel) -> Iterator[str]:
+    """How rows of the user's own tables become what the files take."""
+    if trained.plan.config.data.name != "files":
+        return
+    data = dataset_of(trained.plan.config)
+    if data.class_names:
+        names = ", ".join(f"{i} {name}" for i, name in enumerate(data.class_names[:LISTED]))
+        yield f"Classes, in the order of the outputs: {names}."
+        yield ""
+    made = data.columns
+    if made is None:
+        return
+    yield (
+        "The files take inputs as prepared here (`shoal predict` does it): in this order, the mean "
+        "for what is missing, less `shift`, divided by `width`."
+    )
+    yield ""
+    yield "| input | mean | shift | width |"
+    yield "|---|---|---|---|"
+    offsets = [getattr(e, "offset", 0.0) for e in made.encoders for _ in e.names]
+    rows = zip(made.names, offsets, made.mean, made.shift, made.width, strict=True)
+    for name, offset, mean, shift, width in list(rows)[: 20 * LISTED]:
+        yield f"| {name} | {offset + mean:.8g} | {offset + shift:.8g} | {width:.8g} |"
+    yield ""
 
 
 def _members(trained: TrainedModel) -> Iterator[str]:

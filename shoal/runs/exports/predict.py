@@ -8,43 +8,79 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from shoal.config.subject import dataset_of
 from shoal.core.errors import UserError
 from shoal.core.files import write_text
 from shoal.data import tables
+from shoal.data.columns import Prepared
+from shoal.data.sources import Dataset
+from shoal.data.tables import Table
 from shoal.runs.exports.trained import TrainedModel
 
 AT_ONCE = 1024  # rows
 SHOWN = 100  # classes that have a column of probabilities each
 
 
-def rows_of(trained: TrainedModel, path: Path) -> Tensor:
-    """The inputs in a file, as the run's data have them."""
+def rows_of(trained: TrainedModel, data: Dataset, path: Path) -> Tensor:
+    """The inputs in a file, prepared as the run's own rows were."""
     if not path.exists():
         raise UserError(f"there is no file {path}")
-    columns = tables.read(path)
-    config, shape = trained.plan.config, trained.task.shape or ()
-    own = config.data.options if config.data.name == "files" else {}
-    taken = {own.get(key) for key in ("y", "client", "test")} | {"y"}
-    if not all(len(values) for values in columns.values()):
+    options, shape = trained.plan.config.data.options, tuple(trained.task.shape or ())
+    if options.get("text") is not None and data.columns is None:
+        raise UserError("rows of word numbers are made of their texts by the run alone; predict "
+                        "reads tables of numbers, categories, dates and counted words")  # fmt: skip
+    missing = options.get("missing", ())
+    table = tables.read(path, [missing] if isinstance(missing, str) else list(missing))
+    if not table.rows:
         raise UserError(f"{path} has no rows to answer")
-    x = tables.features(columns, own.get("x"), {n for n in taken if n in columns}, path)
-    if int(np.prod(x.shape[1:])) != int(np.prod(shape)):
-        raise UserError(
-            f"{path} has rows of {int(np.prod(x.shape[1:]))} numbers, and the model was trained on "
-            f"rows of {int(np.prod(shape))} (shape {tuple(shape)}); leave out columns that are no "
-            f"inputs"
-        )
-    found, like = torch.from_numpy(x).reshape(len(x), *shape), trained.rows(1)
-    if like.is_floating_point():
-        return found.to(like.dtype)
-    if not torch.equal(found, found.round()):
+    if data.columns is None:
+        x = _as_they_are(table, shape)
+    else:
+        x = data.columns.apply(_with_columns(table, data.columns))
+    like = trained.rows(1)
+    found = torch.from_numpy(x).reshape(len(x), *shape)
+    if not like.is_floating_point() and not torch.equal(found, found.round()):
         raise UserError(f"{path} has fractions, and the model was trained on whole numbers")
     return found.to(like.dtype)
 
 
-def answers(trained: TrainedModel, x: Tensor) -> dict[str, list[Any]]:
+def _with_columns(table: Table, made: Prepared) -> Table:
+    """The table with every column that the run's rows were made of; an array's are its own."""
+    wanted = [encoder.column for encoder in made.encoders]
+    lists = [name for name, kind in table.kinds.items() if kind == "list"]
+    if len(lists) == 1 and lists[0] not in wanted:
+        values = np.asarray(table.column(lists[0]))
+        flat = {f"{lists[0]}{i}": values[:, i] for i in range(values.shape[1])}
+        table = tables.of_arrays(flat, table.where)
+    for name in wanted:
+        table.check(name, "the model's inputs")
+    return table
+
+
+def _as_they_are(table: Table, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """The array ``x``, or all columns of numbers in their order."""
+    names = ["x"] if "x" in table.names else [n for n in table.names if n != "y"]
+    wrong = [name for name in names if table.kinds[name] not in ("number", "list")]
+    if wrong:
+        raise UserError(f"column {wrong[0]!r} of {table.where} is not made of numbers")
+    x = np.column_stack(
+        [np.asarray(table.column(n), np.float32).reshape(table.rows, -1) for n in names]
+    )
+    if x.shape[1] != int(np.prod(shape)):
+        raise UserError(
+            f"{table.where} has rows of {x.shape[1]} numbers, and the model was trained on rows of "
+            f"{int(np.prod(shape))} (shape {shape}); leave out columns that are no inputs"
+        )
+    if not np.isfinite(x).all():
+        row = tables.row_of(~np.isfinite(x).all(1))
+        raise UserError(f"{table.where} has a value that is missing, NaN or infinite in row {row}")
+    return x
+
+
+def answers(trained: TrainedModel, data: Dataset, x: Tensor) -> dict[str, list[Any]]:
     """Columns by name: the answer of every row, and the probabilities of classes."""
     device = trained.model.theta.device
     parts = [trained.outputs(some.to(device)) for some in torch.split(x, AT_ONCE)]
@@ -53,7 +89,8 @@ def answers(trained: TrainedModel, x: Tensor) -> dict[str, list[Any]]:
         wide = logits.reshape(len(logits), -1)
         names = ["prediction"] if wide.shape[1] == 1 else [f"y{i}" for i in range(wide.shape[1])]
         return {name: wide[:, i].tolist() for i, name in enumerate(names)}
-    shares, names = torch.softmax(logits, -1), class_names(trained)
+    shares = torch.softmax(logits, -1)
+    names = list(data.class_names) or [str(number) for number in range(shares.shape[-1])]
     best = shares.argmax(-1).tolist()
     found = {
         "prediction": [names[i] for i in best],
@@ -62,20 +99,6 @@ def answers(trained: TrainedModel, x: Tensor) -> dict[str, list[Any]]:
     if len(names) <= SHOWN:
         found |= {f"p_{name}": shares[:, i].tolist() for i, name in enumerate(names)}
     return found
-
-
-def class_names(trained: TrainedModel) -> list[str]:
-    """As the user's own file has them, else their numbers."""
-    config, count = trained.plan.config, trained.task.classes or 0
-    if config.data.name == "files":
-        options = config.data.options
-        where = Path(str(options["path"]))
-        if where.is_file():
-            column = tables.column(tables.read(where), options.get("y", "y"), "y", where)
-            known = [str(name) for name in np.unique(column).tolist()]
-            if len(known) == count:
-                return known
-    return [str(number) for number in range(count)]
 
 
 def as_csv(columns: dict[str, list[Any]]) -> Iterator[str]:
@@ -93,7 +116,8 @@ def _quoted(value: object) -> str:
 
 def predict(trained: TrainedModel, path: Path, out: Path | None) -> str:
     """Answer the rows of a file; the lines, or a sentence on the file that they were written to."""
-    columns = answers(trained, rows_of(trained, path))
+    data = dataset_of(trained.plan.config)
+    columns = answers(trained, data, rows_of(trained, data, path))
     text = "\n".join(as_csv(columns)) + "\n"
     if out is None:
         return text

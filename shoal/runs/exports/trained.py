@@ -11,8 +11,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from shoal.config import Config, load_run, read
+from shoal.config import load_run, read
 from shoal.config.build import RunPlan, build
+from shoal.config.own_names import import_own
 from shoal.core.errors import UserError
 from shoal.core.pure_layers import materialise
 from shoal.core.rng import seeded
@@ -24,7 +25,7 @@ from shoal.rounds.evaluate import served
 from shoal.rounds.state import Federation
 from shoal.runs import checkpoint
 from shoal.runs.directory import RunDir
-from shoal.runs.origin import check_origin, read_origin
+from shoal.runs.origin import check_code, check_origin, read_origin
 from shoal.runs.run import config_hash, hash_of_0_1
 
 Say = Callable[[str], None]
@@ -96,11 +97,12 @@ def read_model(
     cluster: int | None = None,
     changes: Sequence[str] = (),
     say: Say = lambda text: None,
-    planned: Callable[[Config], RunPlan] = build,
+    accept_code: bool = False,
 ) -> TrainedModel:
     """The model of a run: the global one, a cluster's, or the one that predicts for a member.
 
-    A run that is not finished gives what its newest checkpoint has.
+    A run that is not finished gives what its newest checkpoint has. Data and the user's own code
+    must be those it was trained with.
     """
     where = RunDir(directory)
     where.check_run()
@@ -112,9 +114,11 @@ def read_model(
     if member is not None and cluster is not None:
         raise UserError("--member and --cluster: name one of them")
     written, _ = read(where.config)
-    plan = planned(load_run(where.config, changes))
-    old = read_origin(where.origin)
-    check_origin(where, old, plan, say)
+    config, old = load_run(where.config, changes), read_origin(where.origin)
+    check_code(where, old, config, accept_code)
+    import_own(config)
+    plan = build(config)
+    check_origin(where, old, plan, say, accept_code)
     known = {config_hash(written), hash_of_0_1(written), *([old.config_0_1] if old else [])}
     saved = checkpoint.load(where.checkpoint, known, plan.config.device)
     if saved is None:

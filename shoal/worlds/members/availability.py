@@ -188,11 +188,13 @@ def read_available(value: Any, seed: int) -> Availability | None:
     reader = Reader(given, f"available {name!r}", KEYS[name])
     if name == "diurnal":
         share = reader.number("share", 0.5, 0.0, 1.0)
-        amplitude = reader.number("amplitude", 0.8, -1e-9, 1.0)
+        amplitude = reader.number("amplitude", 0.8, 0.0, 1.0, low_too=True)
         period = reader.number("period", 24.0, 0.0, 1e9)
-        return Diurnal(seed, share, amplitude, period, reader.number("spread", 0.25, -1e-9, 1.0))
+        spread = reader.number("spread", 0.25, 0.0, 1.0, low_too=True)
+        return Diurnal(seed, share, amplitude, period, spread)
     path = reader.raw("path")
     if not isinstance(path, str):
         reader.bad("path", "the path of a trace file (.json or .pkl)")
     seconds = reader.number("seconds_per_round", 600.0, 0.0, 1e9)
-    return Traced(read_traces(Path(path)), seconds, reader.number("start", 0.0, -1e-9, 1e12))
+    start = reader.number("start", 0.0, 0.0, 1e12, low_too=True)
+    return Traced(read_traces(Path(path)), seconds, start)

@@ -188,8 +188,8 @@ def read_flow(value: Any, members: int, rounds: int, seed: int) -> Membership:
     present = reader.whole("present", members)
     if present > members:
         reader.bad("present", f"at most {members}, the number of members")
-    arrive = reader.number("arrive", 0.0, -1e-9, float("1e9"))
-    leave = reader.number("leave", 0.0, -1e-9, float("1e9"))
+    arrive = reader.number("arrive", 0.0, 0.0, 1e9, low_too=True)
+    leave = reader.number("leave", 0.0, 0.0, 1e9, low_too=True)
     every = reader.whole("every", 1)
     returns = reader.flag("returns", True)
     draw = _Draw(members, present, seed, returns)

@@ -1,6 +1,6 @@
 """One file per pass.
 
-- clean               no-ops, constants, repeated work
+- clean               no-ops, constants, a bias that is added
 - rate_number         learning rates as plain numbers
 - classes_first       softmax over the first axis
 - softmax_loss        softmax minus one-hot
@@ -12,9 +12,8 @@
 A pass is a function ``apply(graph)`` that returns another graph, the very graph it was given where
 its pattern does not occur, or ``Refused`` where something looked like the pattern and was not. It
 never edits its argument. Its module's docstring says: pattern before and after, when it applies,
-why it is exact, and which benchmark it serves. To add one: write the module, put it into the list
-below, and a test beside tests/engines/test_passes.py; to see what one buys, take it out of the
-list.
+why it is exact, and which benchmark it serves (W: ``make bench``, R: ``make bench-real``), and by
+how many times. To see what one buys, take it out of the list. docs/adding.md adds one.
 """
 
 from __future__ import annotations
