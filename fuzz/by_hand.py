@@ -15,8 +15,8 @@ from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from shoal.config.build import RunPlan
-from shoal.core.layer_draws import LayerDraws, step_keys
-from shoal.core.pure_layers import logits_and_features
+from shoal.core.layers.drawing import LayerDraws, step_keys
+from shoal.core.layers.fitting import logits_and_features
 from shoal.core.rng import draws_globally
 from shoal.core.types import ClientData, Job, Model
 from shoal.engines.loop import epoch_order

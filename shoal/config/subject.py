@@ -15,7 +15,7 @@ from shoal import models
 from shoal.config.schema import Config, ModelChoice, Problem
 from shoal.core import rng
 from shoal.core.errors import UserError
-from shoal.core.pure_layers import check_layers, materialise, watched
+from shoal.core.layers.fitting import check_layers, materialise, watched
 from shoal.core.rng import seeded
 from shoal.core.task import (
     ModuleTask,

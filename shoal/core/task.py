@@ -14,19 +14,16 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from shoal.core.errors import UserError
-from shoal.core.layer_draws import LayerDraws
-from shoal.core.layout import Layout
-from shoal.core.pure_layers import (
+from shoal.core.layers.drawing import LayerDraws
+from shoal.core.layers.fitting import (
     check_layers,
     draws_by_layer,
     logits_and_features,
     materialise,
     moving_counter,
-    over,
-    purify,
-    resting,
-    set_modes,
 )
+from shoal.core.layers.normalisation import over, purify, resting, set_modes
+from shoal.core.layout import Layout
 from shoal.core.rng import seeded
 from shoal.core.types import Batch, Input, Model, Outputs, split_inputs
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from shoal.core import rng, tree
-from shoal.core.layer_draws import step_keys
+from shoal.core.layers.drawing import step_keys
 from shoal.core.tree import Tree
 from shoal.core.types import Batch, ClientData, Work
 from shoal.engines.api import Member, Order, Results

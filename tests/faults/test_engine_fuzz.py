@@ -14,7 +14,7 @@ from torch.nn.functional import batch_norm, scaled_dot_product_attention
 import shoal
 from shoal import catalog
 from shoal.core.errors import UserError
-from shoal.core.pure_layers import watched
+from shoal.core.layers.fitting import watched
 from shoal.core.task import ModuleTask
 from shoal.core.tree import leaves
 from shoal.core.types import ClientData, Job, Model

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fuzz.by_hand import Answering
 from shoal import catalog
-from shoal.core.pure_layers import logits_and_features
+from shoal.core.layers.fitting import logits_and_features
 from shoal.core.rng import seeded
 from shoal.core.task import ModuleTask
 from shoal.core.types import Job, split_inputs

@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
 from shoal.core import tree
-from shoal.core.layer_draws import step_keys
+from shoal.core.layers.drawing import step_keys
 from shoal.core.tree import Tree
 from shoal.core.types import Batch, ClientData
 from shoal.engines.api import Member, Order, known

@@ -5,9 +5,10 @@ generator is answered here instead. A number follows from the key of the client'
 draw of the pass it is, and from its place in the tensor, row by row: so it is the same on every
 engine, for one client or a stack of them, however many rows of padding follow.
 
-The numbers are SplitMix64's, ``mix(key + call + place * golden)``, in torch's own operators on
-64-bit integers: exact on every device, under ``vmap`` and in a captured step. A kept entry of a
-dropout takes half a word.
+A number is half a 64-bit word, ``turn(turn(key + call + row) + column)``, where ``column`` is
+SplitMix64's word of that number and ``turn(z) = (z ^ (z >> 32)) * m``; all of it in torch's own
+operators on whole numbers, which are exact on every device, under ``vmap`` and in a captured step.
+It is written for few passes over memory: most of it is done once per row, or never again.
 """
 
 from __future__ import annotations
@@ -23,11 +24,10 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from shoal.core.rng import Purpose, keys
+from shoal.core.rng import Keys, Purpose, bits, keys
 
 Shape = Sequence[int]
-_GOLDEN = 0x9E3779B97F4A7C15
-_CALL = 0xD1342543DE82EF95  # between two draws of a pass
+_CALL, _ROW = 0xD1342543DE82EF95, 0x9E3779B97F4A7C15  # between two draws of a pass, two rows
 
 
 def _signed(word: int) -> int:
@@ -35,7 +35,7 @@ def _signed(word: int) -> int:
     return (word + 2**63) % 2**64 - 2**63
 
 
-_M1, _M2 = _signed(0xBF58476D1CE4E5B9), _signed(0x94D049BB133111EB)
+_M1, _M2, _M3 = map(_signed, (0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 0xD6E8FEB86659FD93))
 
 
 def step_keys(
@@ -53,21 +53,31 @@ def step_keys(
 
 
 @lru_cache(64)
-def _places(rows: int, width: int) -> Tensor:
-    """``place * golden`` for every word; nobody writes to it. A plain tensor, whatever transforms
-    and modes are on while it is made: it is used in others."""
-    place = np.arange(rows * width, dtype=np.uint64) * np.uint64(_GOLDEN)
+def _begins(rows: int, call: int) -> Tensor:
+    """``[rows, 1]`` what a draw adds to the key in each row."""
+    place = np.arange(rows, dtype=np.uint64) * np.uint64(_ROW)
+    return _plain((place + np.uint64(call * _CALL % 2**64))[:, None])
+
+
+@lru_cache(64)
+def _columns(width: int) -> Tensor:
+    """``[width]`` random words."""
+    return _plain(bits(np.zeros(1, dtype=np.uint64), width)[0])
+
+
+def _plain(words: Keys) -> Tensor:
+    """A tensor that nobody writes to, whatever transforms and modes are on while it is made: it is
+    used in others."""
     with (
         torch.inference_mode(False),
         torch._C._DisableFuncTorch(),
         torch._C._DisableTorchDispatch(),
     ):
-        return torch.from_numpy(place.astype(np.int64).reshape(rows, width))
+        return torch.from_numpy(words.astype(np.int64))
 
 
-def _shifted(z: Tensor, by: int) -> Tensor:
-    """``z >> by`` of an unsigned word."""
-    return torch.bitwise_right_shift(z, by).bitwise_and(2 ** (64 - by) - 1)
+def _turned(z: Tensor, factor: int) -> Tensor:
+    return (z ^ torch.bitwise_right_shift(z, 32)) * factor
 
 
 class LayerDraws(TorchFunctionMode):
@@ -97,13 +107,11 @@ class LayerDraws(TorchFunctionMode):
 
     # ---- numbers ----
     def words(self, rows: int, width: int) -> Tensor:
-        """``[rows, width]`` random words of the pass's next draw."""
-        z = self._key + _signed(_CALL * self.calls % 2**64)
+        """``[rows, width]`` random words of the pass's next draw; both halves are good, of each the
+        high bits best."""
+        begin = self._key + _begins(rows, self.calls).to(self._key.device)
         self.calls += 1
-        z = z + _places(rows, width).to(z.device)
-        z = (z ^ _shifted(z, 30)) * _M1
-        z = (z ^ _shifted(z, 27)) * _M2
-        return z ^ _shifted(z, 31)
+        return _turned(_turned(begin, _M1) + _columns(width).to(begin.device), _M2)
 
     def kept(self, shape: Shape, share: float, like: Tensor) -> Tensor:
         """1 with that probability, else 0, of the type of ``like``; to a part in 2^32."""
@@ -113,14 +121,16 @@ class LayerDraws(TorchFunctionMode):
         found = z < level
         if width > 1:
             found = torch.cat([found, z.bitwise_left_shift(32) < level], -1)[..., :width]
-        return _shaped(found.to(like.dtype), shape, axis)
+        # by way of bytes: torch takes four times as long for truth values
+        return _shaped(found.to(torch.uint8).to(like.dtype), shape, axis)
 
     def uniform(self, shape: Shape, dtype: torch.dtype) -> Tensor:
         """Numbers in [0, 1), as many bits as the type has."""
-        bits = {torch.float64: 53, torch.float32: 24, torch.float16: 11}.get(dtype, 8)
+        size = {torch.float64: 53, torch.float32: 24, torch.float16: 11}.get(dtype, 8)
         axis, rows, width = self._placed(shape)
-        z = _shifted(self.words(rows, width), 64 - bits)
-        return _shaped(z.to(dtype) * 2.0**-bits, shape, axis)
+        z = torch.bitwise_right_shift(_turned(self.words(rows, width), _M3), 64 - size)
+        z = z.bitwise_and(2**size - 1)  # the sign came with the shift
+        return _shaped(z.to(dtype) * 2.0**-size, shape, axis)
 
     def _placed(self, shape: Shape) -> tuple[int, int, int]:
         """The axis of rows, how many they are, and numbers in each."""
@@ -276,7 +286,7 @@ def _integers(
 
 def _permutation(draws: LayerDraws, func: Callable[..., Tensor], n: int, **kwargs: Any) -> Tensor:
     """``torch.randperm``."""
-    order: Tensor = draws.words(1, n).squeeze(0).argsort()
+    order: Tensor = draws.uniform((n,), torch.float64).argsort()
     return order.to(kwargs.get("dtype") or torch.int64)
 
 

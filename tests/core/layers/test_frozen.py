@@ -10,7 +10,7 @@ from torch import nn
 
 from shoal import catalog
 from shoal.core.errors import UserError
-from shoal.core.pure_layers import watched
+from shoal.core.layers.fitting import watched
 from shoal.core.task import ModuleTask
 from shoal.core.types import Input, joined_inputs, split_inputs
 from shoal.engines.loop import Loop
