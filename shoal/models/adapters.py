@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from shoal.core.errors import UserError, suggestion
-from shoal.core.pure_layers import materialise
+from shoal.core.layers.fitting import materialise
 
 Rule = Literal["plain", "ffa", "stack", "svd"]
 OF_SERVER = ("stack", "svd")  # rules whose server acts on products, and whose ranks may differ

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from shoal.core.errors import UserError
 from shoal.core.files import check_writable, private_folder, write_bytes, write_text
-from shoal.core.pure_layers import logits_and_features
+from shoal.core.layers.fitting import logits_and_features
 from shoal.core.types import Input, split_inputs
 from shoal.models.adapters import AdaptedNetwork, Adapters, adapted_layers
 from shoal.runs.exports.card import model_card

@@ -15,7 +15,7 @@ from shoal.config import load_run, read
 from shoal.config.build import RunPlan, build
 from shoal.config.own_names import import_own
 from shoal.core.errors import UserError
-from shoal.core.pure_layers import materialise
+from shoal.core.layers.fitting import materialise
 from shoal.core.rng import seeded
 from shoal.core.task import ModuleTask
 from shoal.core.types import Batch, ClientData, Model
