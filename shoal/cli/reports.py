@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from shoal.core.errors import UserError, shown
+from shoal.metrics.figures import headline
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -142,8 +143,16 @@ def table(stories: Sequence[Story], pages: Sequence[Page]) -> Table:
         "seconds",
         "paired",
     )
+    of = {story.figures.get("score", "accuracy") for story in stories}
+    named = "" if of == {"accuracy"} else f" {' or '.join(sorted(of))}"
     for name in columns:
+        name = name.replace(" %", f"{named} %") if name in ("final %", "mean %") else name
         found.add_column(name, justify="right")
+    told = {name: None for s in stories for name in s.figures.get("metrics") or {}}
+    metrics = [name for name in told if name not in of]
+    lower = {name for s in stories for name in s.records[-1].get("lower", ())}
+    for name in metrics:
+        found.add_column(f"{name} {'↓' if name in lower else '↑'}", justify="right")
     for story, page in zip(stories, pages, strict=True):
         f = story.figures
         rounds = f["mean_rounds_to_recovery"]
@@ -152,15 +161,20 @@ def table(stories: Sequence[Story], pages: Sequence[Page]) -> Table:
             Text(shown(story.path)),  # no markup: a folder may be called anything
             story.method,
             str(story.seed),
-            percent(f["final_accuracy"]),
-            percent(f["mean_accuracy"]),
+            percent(headline(f, "final")),
+            percent(headline(f, "mean")),
             percent(f["mean_fall"]),
             percent(f["mean_lowest"]),
             ("-" if rounds is None else f"{rounds:.1f}") + never,
             f"{f['seconds']:.1f}",
             _paired(page, pages[0]),
+            *[_number((f.get("metrics") or {}).get(name)) for name in metrics],
         )
     return found
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
 
 
 def percent(value: float | None) -> str:
@@ -168,7 +182,7 @@ def percent(value: float | None) -> str:
 
 
 def _paired(page: Page, first: Page) -> str:
-    """Difference to the first run in mean accuracy, where the two can be paired."""
+    """Difference to the first run in mean accuracy (score), where the two can be paired."""
     from shoal.reports.versus import gap, same_run, why_apart
 
     apart = same_run(page, first) or why_apart(page, first)

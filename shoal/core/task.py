@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from copy import copy, deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +25,7 @@ from shoal.core.layers.fitting import (
 from shoal.core.layers.normalisation import over, purify, resting, set_modes
 from shoal.core.layout import Layout
 from shoal.core.rng import seeded
-from shoal.core.types import Batch, Input, Model, Outputs, split_inputs
+from shoal.core.types import Batch, Input, Model, Outputs, Target, split_inputs
 
 RowLoss = Callable[[Tensor, Tensor], Tensor]
 
@@ -57,16 +57,6 @@ def cross_entropy_rows(logits: Tensor, labels: Tensor) -> Tensor:
     return -torch.log_softmax(logits, -1).gather(-1, labels.unsqueeze(-1)).squeeze(-1)
 
 
-def weighted_rows(weights: Tensor) -> RowLoss:
-    """Cross-entropy of each row times the weight of its class."""
-
-    def rows(logits: Tensor, labels: Tensor) -> Tensor:
-        own = torch.nn.functional.embedding(labels, weights.to(logits.dtype).unsqueeze(-1))
-        return cross_entropy_rows(logits, labels) * own.squeeze(-1)
-
-    return rows
-
-
 @dataclass(frozen=True)
 class ModuleTask:
     """Any ``torch.nn.Module`` with a loss a row.
@@ -87,6 +77,9 @@ class ModuleTask:
     lone_layer: str | None = None  # a normalisation that a batch of one row leaves without variance
     shape: tuple[int, ...] | None = None  # of one sample of the data, where that is known
     autocast: torch.dtype | None = None  # what layers compute in, where not in ``dtype``
+    target: Target = "class"
+    ignored: int | None = None  # the label that counts for nothing
+    variances: tuple[float, ...] = ()  # of training rows, where numbers are learnt
     draws: bool = False  # random numbers in training, said by a layer or found by a look
     sample: Tensor | None = field(default=None, repr=False, compare=False)  # rows, to size layers
     seed: int = field(default=0, compare=False)  # of what is frozen
@@ -376,9 +369,45 @@ class QuadraticTask:
         return {k: v.clone() for k, v in self.layout.unflatten(model.theta).items()}
 
 
+class Learnt(NamedTuple):
+    """What is learnt, the label that counts for nothing (None: all count), and where numbers are
+    learnt the variances of their columns, which errors are measured by."""
+
+    target: Target
+    ignored: int | None = None
+    variances: tuple[float, ...] = ()
+
+    @property
+    def scored(self) -> bool:
+        """Whether a row is right or wrong, or at least near or far."""
+        return self.target != "number" or bool(self.variances)
+
+
+def learnt_of(task: Task) -> Learnt:
+    """A task that does not say what is learnt learns classes if it has some, else numbers."""
+    plain: Target = "number" if task.classes is None else "class"
+    target, variances = getattr(task, "target", plain), getattr(task, "variances", ())
+    return Learnt(target, getattr(task, "ignored", None), variances)
+
+
+def positions(labels: Tensor, ignored: int) -> Tensor:
+    """How many positions of each row count (of a row with one class: 1 or 0)."""
+    return (labels != ignored).reshape(labels.shape[0], -1).sum(-1)
+
+
+def weighed(ignored: int | None, labels: Tensor, weight: Tensor) -> Tensor:
+    """The weights of rows in a mean over what counts: theirs times how much of a row counts."""
+    return weight if ignored is None else weight * positions(labels, ignored).to(weight.dtype)
+
+
 def mean_loss(task: Task, outputs: Outputs, batch: Batch) -> Tensor:
-    """The base loss of a batch: mean over its real rows."""
-    return batch.mean(task.row_losses(outputs, batch))
+    """The base loss of a batch: mean over its real rows, or over what counts in them."""
+    losses = task.row_losses(outputs, batch)
+    ignored: int | None = getattr(task, "ignored", None)
+    if ignored is not None:
+        weight = torch.ones_like(losses) if batch.weight is None else batch.weight
+        batch = batch._replace(weight=weighed(ignored, batch.y, weight))
+    return batch.mean(losses)
 
 
 __all__ = [
@@ -387,4 +416,7 @@ __all__ = [
     "Task",
     "cross_entropy_rows",
     "mean_loss",
+    "positions",
+    "learnt_of",
+    "weighed",
 ]

@@ -22,6 +22,13 @@ LastBatch = Literal["keep", "drop", "merge"]
 # position) [n, T] int64
 Target = Literal["class", "multi_label", "number", "dense", "token"]
 TARGETS: tuple[Target, ...] = get_args(Target)
+TARGET_WORDS: dict[Target, str] = {  # as sentences say it
+    "class": "one class per row",
+    "multi_label": "several labels per row, each 0 or 1",
+    "number": "numbers",
+    "dense": "a class per pixel",
+    "token": "a class per position",
+}
 
 Kind = str  # one of KINDS
 KINDS = ("members", "concept", "domain", "classes", "noticed")

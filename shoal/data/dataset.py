@@ -16,6 +16,7 @@ from shoal.core.errors import UserError, suggestion
 from shoal.core.own_code import called, is_own, resolve
 from shoal.core.types import Pool, Target
 from shoal.data.download import About
+from shoal.data.targets import check_targets
 
 if TYPE_CHECKING:
     from shoal.data.columns import Prepared
@@ -50,6 +51,12 @@ class Dataset(NamedTuple):
     notes: tuple[str, ...] = ()
     columns: Prepared | None = None
     class_names: tuple[str, ...] = ()
+
+    @property
+    def label_classes(self) -> int | None:
+        """The number of classes where a row has one class; worlds and methods that deal with
+        classes go by it."""
+        return self.classes if self.target == "class" else None
 
     @property
     def outputs(self) -> int | None:
@@ -181,8 +188,12 @@ def load_like(name: str, other: Dataset) -> Dataset:
 
 
 def checked(data: Dataset) -> Dataset:
-    """``data`` itself, or a UserError that names its first row with NaN or infinity."""
+    """``data`` itself, or a UserError that names its first row with NaN or infinity, or says why
+    ``y`` is not what it is said to be."""
+    if data.classes is None and data.target == "class":  # as it was said before there was a target
+        data = data._replace(target="number")
     for part, pool in (("training", data.train), ("test", data.test)):
+        check_targets(data.name, part, pool.y, data.target, data.classes)
         bad = _bad_rows(pool.x) | _bad_rows(pool.y)
         if bad.any():
             row = int(bad.nonzero()[0])

@@ -13,7 +13,7 @@ from rich.table import Table
 from shoal.config.read import load, load_run
 from shoal.config.schema import Config
 from shoal.core.errors import UserError, shown
-from shoal.metrics.figures import figures
+from shoal.metrics.figures import figures, headline, score_of
 from shoal.metrics.shifts import Recovery
 from shoal.reports.findings import method_name, shift_name
 from shoal.runs.directory import RunDir
@@ -38,8 +38,8 @@ class Story(NamedTuple):
 
     @property
     def accuracy(self) -> list[tuple[int, float]]:
-        """Rounds in which accuracy was measured."""
-        found = ((r["round"], r["accuracy"]) for r in self.records)
+        """Rounds in which accuracy (the run's score) was measured."""
+        found = ((r["round"], score_of(r)) for r in self.records)
         return [(number, value) for number, value in found if value is not None]
 
 
@@ -76,8 +76,9 @@ def shift_table(stories: Sequence[Story], labels: Sequence[str]) -> Table:
         cells = [_cell(story, i) for story in stories]
         table.add_row(str(number), shift_name(shift), *cells)
     table.add_section()
-    table.add_row("", "mean accuracy", *[_percent(s.figures["mean_accuracy"]) for s in stories])
-    table.add_row("", "final accuracy", *[_percent(s.figures["final_accuracy"]) for s in stories])
+    of = stories[0].figures.get("score", "accuracy")
+    table.add_row("", f"mean {of}", *[_percent(headline(s.figures, "mean")) for s in stories])
+    table.add_row("", f"final {of}", *[_percent(headline(s.figures, "final")) for s in stories])
     return table
 
 

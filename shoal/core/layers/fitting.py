@@ -78,8 +78,11 @@ class Habits(NamedTuple):
     draws: bool  # random numbers, in training
 
 
-def watched(module: nn.Module, x: Tensor, classes: int, inputs: Sequence[Input] = ()) -> Habits:
-    """Look on while a module computes two samples, and refuse what does not fit."""
+def watched(
+    module: nn.Module, x: Tensor, outputs: tuple[int, ...], inputs: Sequence[Input] = ()
+) -> Habits:
+    """Look on while a module computes two samples, and refuse what does not fit; ``outputs``: the
+    shape of a row's logits."""
     x = (x[[0, min(1, len(x) - 1)]] if len(x) else x.new_zeros(ROWS, *x.shape[1:])).cpu()
     found: list[str] = []
     module = module.cpu()
@@ -92,7 +95,7 @@ def watched(module: nn.Module, x: Tensor, classes: int, inputs: Sequence[Input] 
         stack.enter_context(_Watch(where, found))
         stack.enter_context(draws)
         result = compute()
-    _check_result(result, classes)
+    _check_result(result, outputs)
     _check_counters(module, whole)
     if draws.calls:
         again = LayerDraws(torch.tensor(0))
@@ -160,12 +163,13 @@ def logits_and_features(result: Any) -> tuple[Any, Any]:
     return logits, logits if features is None else features
 
 
-def _check_result(result: Any, classes: int) -> None:
-    """Logits, or a pair of logits and features."""
+def _check_result(result: Any, outputs: tuple[int, ...]) -> None:
+    """Logits (``outputs``: the shape of a row's), and features where there are some."""
     logits, features = logits_and_features(result)
     if isinstance(logits, Tensor):
-        if tuple(logits.shape) == (ROWS, classes) and logits.is_floating_point():
-            _check_features(features)
+        if tuple(logits.shape) == (ROWS, *outputs) and logits.is_floating_point():
+            if features is not logits:
+                _check_features(features)
             if not logits.requires_grad:
                 raise UserError(
                     "the network's forward returns logits without a gradient, so nothing would be "
@@ -180,8 +184,8 @@ def _check_result(result: Any, classes: int) -> None:
         what = f"{len(result)} things" if several else f"a {type(result).__name__}"
     raise UserError(
         f"the network's forward returns {what}; it must return the logits, a tensor of shape "
-        f"(rows, {classes}), the pair (logits, features), or a dict or dataclass with 'logits' "
-        f"and, if it likes, 'features'"
+        f"(rows, {', '.join(map(str, outputs))}), the pair (logits, features), or a dict or "
+        f"dataclass with 'logits' and, if it likes, 'features'"
     )
 
 

@@ -37,7 +37,8 @@ def model_card(
         f"{trained.rounds} of {plan.world.rounds} rounds (seed {config.seed}).",
         "",
         f"- Network: `{config.model.name}`, samples of shape {tuple(task.shape or ())}, "
-        f"{task.classes} classes, {numbers:,} trained numbers",
+        f"{'numbers' if task.classes is None else f'{task.classes} classes'} as answers, "
+        f"{numbers:,} trained numbers",
     ]
     if adapters is not None:
         lines.append(

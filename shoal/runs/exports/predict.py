@@ -81,24 +81,31 @@ def _as_they_are(table: Table, shape: tuple[int, ...]) -> NDArray[np.float32]:
 
 
 def answers(trained: TrainedModel, data: Dataset, x: Tensor) -> dict[str, list[Any]]:
-    """Columns by name: the answer of every row, and the probabilities of classes."""
+    """Columns by name: the answer of every row, and the probabilities of classes or labels."""
     device = trained.model.theta.device
     parts = [trained.outputs(some.to(device)) for some in torch.split(x, AT_ONCE)]
     logits = torch.cat(parts).double()
-    if trained.task.classes is None:
-        wide = logits.reshape(len(logits), -1)
-        names = ["prediction"] if wide.shape[1] == 1 else [f"y{i}" for i in range(wide.shape[1])]
-        return {name: wide[:, i].tolist() for i, name in enumerate(names)}
-    shares = torch.softmax(logits, -1)
-    names = list(data.class_names) or [str(number) for number in range(shares.shape[-1])]
-    best = shares.argmax(-1).tolist()
-    found = {
-        "prediction": [names[i] for i in best],
-        "probability": shares.max(-1).values.tolist(),
-    }
+    if data.target in ("token", "dense"):
+        found = logits.argmax(1 if data.target == "dense" else -1).flatten(1)
+        return {"prediction": [" ".join(map(str, row)) for row in found.tolist()]}
+    wide = logits.reshape(len(logits), -1)
+    numbers = [str(number) for number in range(wide.shape[1])]
+    names = list(data.class_names) if len(data.class_names) == len(numbers) else numbers
+    if data.target == "number":
+        titles = ["prediction"] if len(names) == 1 else [f"y_{name}" for name in names]
+        return {title: wide[:, i].tolist() for i, title in enumerate(titles)}
+    several = data.target == "multi_label"
+    shares = torch.sigmoid(wide) if several else torch.softmax(wide, -1)
+    if several:
+        on = (shares > 0.5).tolist()
+        said = [";".join(n for n, there in zip(names, row, strict=True) if there) for row in on]
+        columns: dict[str, list[Any]] = {"prediction": said}
+    else:
+        best = [names[i] for i in shares.argmax(-1).tolist()]
+        columns = {"prediction": best, "probability": shares.max(-1).values.tolist()}
     if len(names) <= SHOWN:
-        found |= {f"p_{name}": shares[:, i].tolist() for i, name in enumerate(names)}
-    return found
+        columns |= {f"p_{name}": shares[:, i].tolist() for i, name in enumerate(names)}
+    return columns
 
 
 def as_csv(columns: dict[str, list[Any]]) -> Iterator[str]:
@@ -125,4 +132,4 @@ def predict(trained: TrainedModel, path: Path, out: Path | None) -> str:
         write_text(out, text)
     except OSError as error:
         raise UserError(f"{out} cannot be written ({error})") from None
-    return f"{out}: {len(columns['prediction' if 'prediction' in columns else 'y0'])} rows\n"
+    return f"{out}: {len(next(iter(columns.values())))} rows\n"

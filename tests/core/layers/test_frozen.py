@@ -81,7 +81,7 @@ def test_several_inputs_by_name() -> None:
     assert inputs == (TABLE[0], TABLE[1]) and torch.equal(again, world.pool.x[:4])
     wrong = (Input("numbers", (4,), False), Input("kind", (2,), True))
     with pytest.raises(UserError, match=r"samples of shape numbers \(4,\), kind \(2,\).*'kind'"):
-        watched(own.build(), world.pool.x, 3, wrong)
+        watched(own.build(), world.pool.x, (3,), wrong)
 
 
 def test_numbers_that_would_be_rounded_are_refused() -> None:
