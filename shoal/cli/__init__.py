@@ -8,6 +8,7 @@
 - first_config  ``shoal new``, ``shoal data look``, ``shoal config``
 - sweep     ``shoal sweep``, ``shoal tune``
 - reports   ``shoal report``, ``shoal evaluate``, ``shoal watch``, ``shoal compare``
+- exports   ``shoal export``, ``shoal predict``
 - listings  ``shoal methods``, ``shoal data``, ``shoal world``
 - papers    ``shoal reproduce``, ``shoal verify``
 - flower    ``shoal flower``

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from shoal.config.adapters import ranks_of
 from shoal.config.schema import Config, from_mapping
 from shoal.config.subject import (
     Subject,
@@ -31,6 +32,7 @@ from shoal.data.augment import Augment
 from shoal.data.sources import Dataset
 from shoal.engines.choose import resolved_device, resolved_engine
 from shoal.engines.client_round import ClientProgram
+from shoal.methods.adapter_rules import with_rule
 from shoal.methods.catalog.registry import build_method, complete
 from shoal.methods.method import Method
 from shoal.methods.parts.local_optimizers import Adam, Sgd
@@ -107,6 +109,10 @@ def build(
     )
     _check_precision(config)
     config, subject = _subject(config, validation, world, data)
+    if config.adapters is not None:
+        with concerning("adapters"):
+            ranks, own = ranks_of(config, subject.world), config.adapters
+            chosen = with_rule(chosen, own.rule, ranks, own.alpha)
     config = _with(config, format=2)  # everything is in it from here on
     task = subject.task
     if config.problem is None:

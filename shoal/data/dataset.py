@@ -7,7 +7,7 @@ import pkgutil
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,6 +18,9 @@ from shoal.core.types import Pool, Target
 from shoal.data.download import About
 from shoal.data.targets import check_targets
 from shoal.data.time_column import TimeColumn
+
+if TYPE_CHECKING:
+    from shoal.data.columns import Prepared
 
 
 class Dataset(NamedTuple):
@@ -31,7 +34,9 @@ class Dataset(NamedTuple):
     digest of which they are. ``options`` are those that :func:`load` was called with. ``names``
     are those of the natural clients, by group number; ``unit`` is the mean and deviation of answers
     that are numbers, where a network is to learn deviations from the mean; ``notes`` is what a user
-    should know of how rows were read; ``times`` says when they came, for a dated world.
+    should know of how rows were read; ``times`` says when they came, for a dated world. ``columns``
+    is how rows of the user's own tables were prepared, and ``class_names`` what classes stand for
+    in them.
     """
 
     name: str
@@ -49,6 +54,8 @@ class Dataset(NamedTuple):
     unit: tuple[tuple[float, float], ...] = ()
     notes: tuple[str, ...] = ()
     times: TimeColumn | None = None
+    columns: Prepared | None = None
+    class_names: tuple[str, ...] = ()
 
     @property
     def label_classes(self) -> int | None:

@@ -338,7 +338,9 @@ def _server_step(round: Round, trained: Trained, report: RoundReport) -> None:
     delta: Tensor = round.run(
         "aggregate", lambda i, part, _: part.aggregate(view(i)), uploads.delta
     )
-    uploads = replace(uploads, delta=delta)
+    stats = total.stats / total.total if total.stats.numel() else federation.models[k].stats
+    uploads = replace(uploads, delta=delta, stats=stats)
+    stats = round.run("server_stats", lambda i, part, _: part.server_stats(view(i)), stats)
     factor: float | Tensor = round.run(
         "server_rate", lambda i, part, _: part.server_rate(view(i)), 1.0
     )
@@ -358,7 +360,6 @@ def _server_step(round: Round, trained: Trained, report: RoundReport) -> None:
         return theta
 
     theta = round.run("anchor", anchored, theta)
-    stats = total.stats / total.total if total.stats.numel() else federation.models[k].stats
     federation.models[k] = Model(theta, stats)
 
     def noticed(i: int, part: Part, _: bool) -> bool:

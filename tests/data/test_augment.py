@@ -105,5 +105,5 @@ def test_refused(augment: Any, sentence: str) -> None:
 
 def test_samples_that_are_no_images() -> None:
     with pytest.raises(UserError, match=r"local.augment is for images .* shape \(64,\)"):
-        shoal.run(data="digits", model="linear", local={"augment": ["flip"]},
-                  world={"name": "static", "members": 3, "rounds": 1, "partition": "iid"})  # fmt: skip
+        world = {"name": "static", "members": 3, "rounds": 1, "partition": "iid"}
+        shoal.run(data="digits", model="linear", local={"augment": ["flip"]}, world=world)

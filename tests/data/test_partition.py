@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from shoal.core.errors import UserError
-from shoal.data.heterogeneity import heterogeneity, label_histograms, wasserstein
+from shoal.data.partition.heterogeneity import heterogeneity, label_histograms, wasserstein
 from shoal.data.partition import dirichlet, iid, pathological, shards
 from shoal.data.partition.dirichlet import log_dirichlet, move, raised_sizes
 

@@ -206,6 +206,7 @@ def of_table(
     found = Dataset(
         "files", pools[0], pools[1], classes, tuple(pools[0].x.shape[1:]),
         vocabulary=vocabulary, words=made.words, notes=tuple(notes), target=learnt.target,
+        columns=made.prepared, class_names=tuple(map(str, learnt.names)),
     )  # fmt: skip
     if _scales_y(learnt, kind, rules, made):
         found = found._replace(unit=_unit(pools[0].y))
