@@ -399,14 +399,15 @@ class ClientProgram:
             delta, payloads[i] = part.upload(own, delta, work)
         return Ended(delta, carry.stats, tuple(payloads), tuple(memories))
 
-    def first_memories(self, given: Given, clock: Clock) -> tuple[Tree, ...]:
+    def first_memories(self, given: Given, clock: Clock, client: int) -> tuple[Tree, ...]:
         """Every part's memory of a client that was never seen."""
         rate = torch.zeros((), dtype=given.received.dtype, device=given.received.device)
         view = self._view(
             given, given.received, given.received, given.stats, rate, clock, WholeData()
         )
         return tuple(
-            p.memory(replace(view, sent=given.sent[i])) for i, p in enumerate(self.method.parts)
+            p.memory(replace(view, sent=given.sent[i], client=client))
+            for i, p in enumerate(self.method.parts)
         )
 
     def ended_memory(

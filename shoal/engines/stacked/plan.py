@@ -192,7 +192,7 @@ def plan_for(order: Order, matches: Matches, cache_bytes: int = CACHE_BYTES) -> 
 
 def step_work(order: Order) -> int:
     """Multiply-adds of one client's step, about."""
-    rows = order.batch or max(len(m.train) for m in order.members)
+    rows = order.batch or order.longest or max(len(m.train) for m in order.members)
     return max(1, rows) * _row_work(order)
 
 
