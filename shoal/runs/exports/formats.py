@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from shoal.core.errors import UserError
 from shoal.core.files import check_writable, private_folder, write_bytes, write_text
 from shoal.core.layers.fitting import logits_and_features
+from shoal.core.task import Unit, in_unit
 from shoal.core.types import Input, split_inputs
 from shoal.models.adapters import AdaptedNetwork, Adapters, adapted_layers
 from shoal.runs.exports.card import model_card
@@ -101,22 +102,23 @@ def _apart(trained: TrainedModel, read_back: Reader, x: Tensor) -> float:
 
 
 class LogitsOnly(nn.Module):
-    """A network that answers with its logits alone, whatever else it returns."""
+    """A network that answers with its logits alone, whatever else it returns; numbers in the unit
+    of the answers that it learnt."""
 
-    def __init__(self, network: nn.Module, inputs: Sequence[Input] = ()) -> None:
+    def __init__(self, network: nn.Module, inputs: Sequence[Input] = (), unit: Unit = ()) -> None:
         super().__init__()
-        self.network, self.inputs = network, tuple(inputs)
+        self.network, self.inputs, self.unit = network, tuple(inputs), unit
 
     def forward(self, x: Tensor) -> Tensor:
         one = self.network(**split_inputs(x, self.inputs)) if self.inputs else self.network(x)
         logits: Tensor = logits_and_features(one)[0]
-        return logits
+        return in_unit(logits, self.unit) if self.unit else logits
 
 
 def _loaded(trained: TrainedModel, tensors: Mapping[str, Tensor]) -> LogitsOnly:
     network = trained.network()
     network.load_state_dict(dict(tensors))
-    return LogitsOnly(network, trained.task.inputs).eval()
+    return LogitsOnly(network, trained.task.inputs, trained.task.unit).eval()
 
 
 # ---- writers -------------------------------------------------------------------------------------
