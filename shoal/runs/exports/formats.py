@@ -52,6 +52,7 @@ def export(trained: TrainedModel, kind: str, out: Path, force: bool = False) -> 
     staged = out.parent / f".{out.name}.new"
     shutil.rmtree(staged, ignore_errors=True)
     try:
+        out.parent.mkdir(parents=True, exist_ok=True)
         private_folder(staged)
         read_back = WRITERS[kind](trained, staged)
         x = trained.rows()
