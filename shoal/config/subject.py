@@ -21,7 +21,8 @@ from shoal.core.rng import seeded
 from shoal.core.task import ModuleTask, QuadraticTask, RowLoss, Task
 from shoal.core.types import TARGET_WORDS, Model, Pool
 from shoal.core.world_protocol import World
-from shoal.data.dataset import function
+from shoal.data.dataset import function, is_users
+from shoal.data.given import load_own
 from shoal.data.sources import Dataset, names
 from shoal.data.sources import load as load_data
 from shoal.data.text import sharing
@@ -39,7 +40,9 @@ from shoal.metrics.losses import (
 from shoal.models.adapters import AdaptedNetwork
 from shoal.models.registry import OF_DATA
 from shoal.worlds.quadratic import Quadratics, Segment
-from shoal.worlds.saved import domains_of, from_file
+from shoal.worlds.saved import from_file, spec_in_file
+
+CALENDAR = "calendar"  # the option of a data set that the world's column is handed to
 
 
 class Subject(NamedTuple):
@@ -54,13 +57,19 @@ class Subject(NamedTuple):
 
 def dataset_of(config: Config) -> Dataset:
     """The config's data, on the CPU."""
-    named, given = config.world.name, config.world.options
-    domains = domains_of(given) if named == "saved" else given.get("domains")
-    options = sharing(config.data.name, config.data.options, domains)
+    world = _said_of_world(config)
+    options = sharing(config.data.name, config.data.options, world.get("domains"))
     if config.data.name == "files" and not _reads_tokens(config.model):
         options.setdefault("tokens", False)
     if _drawn_with_run(config):
         options["seed"] = config.seed
+    if CALENDAR in options:
+        raise UserError("data.calendar: the column that says when rows came is the world's; write "
+                        "world: {name: dated, column: ...}")  # fmt: skip
+    if is_users(config.data.name):
+        return load_own(config.data.name, options)
+    if world.get("column") is not None and CALENDAR in defaults_of(function(config.data.name)):
+        options[CALENDAR] = world["column"]
     return load_data(config.data.name, **options)
 
 
@@ -77,7 +86,7 @@ def drawn_data(config: Config) -> list[Any]:
     they write every option out."""
     seed = config.seed if _drawn_with_run(config) else None
     try:
-        values = complete_data(config)
+        values = {**complete_data(config), CALENDAR: _said_of_world(config).get("column")}
     except UserError:  # said when the data are read
         values = config.data.model_dump(mode="json")
     if isinstance(values.get("path"), str):
@@ -93,6 +102,12 @@ LATER = ("target", "classes", "tokens")
 def _reads_tokens(choice: ModelChoice) -> bool:
     """Whether whole numbers may be tokens: for networks of ours that read them, and all others."""
     return choice.name not in models.names() or models.takes(choice.name, "vocabulary")
+
+
+def _said_of_world(config: Config) -> Mapping[str, Any]:
+    """The options of the config's world, or of the one in its file."""
+    given = config.world.options
+    return spec_in_file(given) if config.world.name == "saved" else given
 
 
 def _drawn_with_run(config: Config) -> bool:
@@ -118,14 +133,14 @@ def complete_data(config: Config) -> dict[str, Any]:
     Domains of a world that are data sets take the options of the run's data that they have, too;
     so a default that one of them does not share is left out, and each keeps its own.
     """
-    named, given = config.world.name, config.world.options
-    domains = domains_of(given) if named == "saved" else given.get("domains")
+    domains = _said_of_world(config).get("domains")
     options = sharing(config.data.name, config.data.options, domains)
     others = [defaults_of(function(d)) for d in _other_sets(config.data.name, domains)]
     known = {
         key: value
         for key, value in defaults_of(function(config.data.name)).items()
-        if all(other.get(key, value) == value for other in others)
+        if key != CALENDAR
+        and all(other.get(key, value) == value for other in others)
         and not (config.data.name == "files" and key in LATER)
     }
     return {"name": config.data.name, **known, **options}
@@ -196,9 +211,11 @@ def task_of(config: Config, data: Dataset) -> ModuleTask:
         shape=data.shape,
         autocast=torch.bfloat16 if config.precision == "bfloat16" else None,
         target=data.target,
+        unit=data.unit,
         variances=_variances(data) if data.target == "number" else (),
         ignored=config.loss.ignore_index if name == "cross_entropy" else None,
         draws=seen.draws,
+        draws_by_row=seen.by_row,
         sample=sample,
         seed=config.seed,
     )
@@ -254,7 +271,7 @@ def loss_of(loss: Loss, data: Dataset, shape: tuple[int, ...]) -> tuple[str, Row
         if not len(y):  # a form without rows
             y = torch.zeros(8, *y.shape[1:], dtype=y.dtype)
         drawn = torch.randn(len(y), *shape, generator=torch.Generator().manual_seed(0))
-        return named, own_loss(named, resolve("loss", named), loss.given, drawn, y)
+        return named, own_loss(named, resolve("loss", named, torch.Tensor), loss.given, drawn, y)
     name = fitting(loss.name, data.target)
     for key in loss.given:
         if key not in READ.get(name, ()):

@@ -262,6 +262,13 @@ class Agreement:
         if self.config.loss.class_weights == "balanced":
             raise UserError("loss.class_weights: balanced needs everybody's labels, which no real "
                             "federation has; give one number a class")  # fmt: skip
+        if self.config.sampling == "by_loss":
+            raise UserError("sampling: by_loss asks candidates for their loss before a round, and "
+                            "nodes do not answer that; take by_rows")  # fmt: skip
+        for key in ("until", "keep_best"):
+            if getattr(self.config, key) is not None:
+                raise UserError(f"{key}: the server of a real federation plays all rounds, and its "
+                                "last model counts; leave it out")  # fmt: skip
         # nodes run the reference engine; nothing is tried out here, where no data is
         values = filled(self._values) if self._of_0_1 else self._values
         config = from_mapping({**values, "engine": "loop"})

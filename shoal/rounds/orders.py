@@ -15,7 +15,7 @@ from shoal.core.errors import UserError
 from shoal.core.task import Task
 from shoal.core.tree import Tree
 from shoal.core.types import ClientData, Job, LastBatch, Model
-from shoal.core.world_protocol import Drifting, Moment, World, gathered
+from shoal.core.world_protocol import Drifting, Moment, World, called, gathered
 from shoal.engines.api import Member, Order, Results
 from shoal.engines.client_round import ClientProgram
 from shoal.engines.loop import rows_an_epoch, steps_an_epoch
@@ -62,8 +62,8 @@ def check_client(settings: Settings, client: int, round: int, rows: int) -> None
         way = f"write local.last_batch: merge or drop, or another local.batch than {settings.batch}"
     count = "1 row" if rows == 1 else f"{rows} rows"
     raise UserError(
-        f"client {client} has {count} in round {round} and would train on a batch of one row, "
-        f"which {layer} cannot: batch normalisation of one row has no variance; {way}"
+        f"{called(settings.world, client)} has {count} in round {round} and would train on a batch "
+        f"of one row, which {layer} cannot: batch normalisation of one row has no variance; {way}"
     )
 
 
@@ -152,8 +152,8 @@ def make_member(round: Round, job: Job) -> Member:
     train = with_memories(settings.program, memories, _training_data(world, round.moment, job))
     if not len(train) and not train.count:  # where rows are elsewhere, they are counted
         raise UserError(
-            f"client {client} has no rows to train on in round {now}; give it some, or leave it "
-            f"out of the world's members of that round"
+            f"{called(world, client)} has no rows to train on in round {now}; give it some, or "
+            f"leave it out of the world's members of that round"
         )
     wanted = settings.program.needs_validation
     validation = world.validation(client, now) if wanted else None
@@ -227,6 +227,9 @@ def endings_of(federation: Federation, k: int) -> dict[int, tuple[int, Tree]]:
 # Bytes that a real federation would send, measured from the tensors themselves.
 
 
+LOSS_BYTES = 4  # of a number
+
+
 @dataclass
 class Spent:
     """What a round costs beside its training: questions and rehearsed rounds."""
@@ -283,6 +286,14 @@ class Spent:
                 self.epochs += epochs
                 self.steps += epochs * (steps_an_epoch(order, rows) if rows else 0)
                 self.samples += epochs * (rows_an_epoch(order, rows) if rows else 0)
+
+    def looked(self, settings: Settings, model: Model, clients: Sequence[int]) -> None:
+        """Add that clients were sent a model and sent back its loss on their rows."""
+        for client in clients:
+            if not self.holds(client, model.theta):
+                self.bytes_down += _model_bytes(settings, model, [client], clients)
+                self._held.setdefault(client, []).append(model.theta)
+            self.bytes_up += LOSS_BYTES
 
     def holds(self, client: int, theta: Tensor) -> bool:
         """Whether a question took this very vector to the client already."""
