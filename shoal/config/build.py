@@ -132,6 +132,11 @@ def build(
             f"precision: method {chosen.name!r} trains a network of its own making, which is "
             f"computed in float32; leave out precision: {config.precision}"
         )
+    if config.adapters is not None and getattr(task, "inner", task) is not subject.task:
+        raise UserError(
+            f"adapters: method {chosen.name!r} trains a network of its own making, which has none; "
+            f"leave them out"
+        )
     initial = subject.initial if task is subject.task else task.initial(config.seed)
     initial = initial.to(device)
     with concerning("evaluate"):
