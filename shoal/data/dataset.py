@@ -7,7 +7,7 @@ import pkgutil
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,6 +17,10 @@ from shoal.core.own_code import is_own, resolve
 from shoal.core.types import Pool, Target
 from shoal.data.download import About
 from shoal.data.targets import check_targets
+from shoal.data.time_column import TimeColumn
+
+if TYPE_CHECKING:
+    from shoal.data.columns import Prepared
 
 
 class Dataset(NamedTuple):
@@ -28,8 +32,11 @@ class Dataset(NamedTuple):
     ``test_group`` give the natural client of each row where the data has one. ``vocabulary`` is
     the number of different tokens where samples are sequences of token numbers, and ``words`` a
     digest of which they are. ``options`` are those that :func:`load` was called with. ``names``
-    are those of the natural clients, by group number; ``notes`` is what a user should know of how
-    rows were read.
+    are those of the natural clients, by group number; ``unit`` is the mean and deviation of answers
+    that are numbers, where a network is to learn deviations from the mean; ``notes`` is what a user
+    should know of how rows were read; ``times`` says when they came, for a dated world. ``columns``
+    is how rows of the user's own tables were prepared, and ``class_names`` what classes stand for
+    in them.
     """
 
     name: str
@@ -44,7 +51,11 @@ class Dataset(NamedTuple):
     options: tuple[tuple[str, Any], ...] = ()
     target: Target = "class"
     names: tuple[str, ...] | None = None
+    unit: tuple[tuple[float, float], ...] = ()
     notes: tuple[str, ...] = ()
+    times: TimeColumn | None = None
+    columns: Prepared | None = None
+    class_names: tuple[str, ...] = ()
 
     @property
     def label_classes(self) -> int | None:

@@ -30,14 +30,14 @@ from shoal.data.sources.own_files import (
 )
 from shoal.data.targets import Answers, answers
 
-OF_ROWS = ("client", "test", "seed")
+OF_ROWS = ("client", "test", "seed", "calendar")
 OF_TARGET = TargetRules._fields
 OF_COLUMNS = ColumnRules._fields
 OF_ARRAYS = ("target", "classes", "test", "seed")
 
 
-def dataset_of(given: Any) -> Dataset:
-    """The data set that an object is."""
+def dataset_of(given: Any, calendar: str | None = None) -> Dataset:
+    """The data set that an object is; ``calendar`` is the column of a dated world."""
     if isinstance(given, Dataset):
         return checked(given)
     options: dict[str, Any] = {}
@@ -47,6 +47,8 @@ def dataset_of(given: Any) -> Dataset:
     frame = _frame(given)
     if frame is not None:
         table, marked = frame
+        if calendar is not None:
+            options["calendar"] = calendar
         return checked(_of_frame(table, {**marked, **options}))
     return checked(_of_arrays(_parts(given), options))
 
