@@ -218,6 +218,55 @@ class ModelChoice(Named):
     init: str = Field(default="random", description="random, or the path of a .safetensors file")
 
 
+Augmentation = Literal["flip"] | dict[Literal["crop", "cutout"], Count]
+
+
+class AdapterSettings(StrictModel):
+    """Adapters on the network's layers; nothing else is trained.
+
+    The server averages A and B (``plain``), B alone, with A as it was drawn (``ffa``), or what the
+    products do: merged into the base in every round (``stack``), or cut to each member's rank by a
+    singular value decomposition (``svd``). Ranks may differ under ``stack`` and ``svd``.
+    """
+
+    name: Literal["lora"] = Field(default="lora", description="lora")
+    rule: Literal["plain", "ffa", "stack", "svd"] = Field(
+        default="plain", description="plain, ffa, stack or svd"
+    )
+    rank: Count | dict[str, Count] = Field(
+        default=8,
+        description="a whole number of at least 1, or {member: rank} (default: the others')",
+    )
+    alpha: Above0 = Field(default=8.0, description="a number above 0 (changes count alpha / rank)")
+    targets: tuple[str, ...] | None = Field(
+        default=None,
+        description="a list of layers' names (with *), linear, conv and attention, or null for all",
+    )
+    trained: tuple[str, ...] = Field(
+        default=(), description="a list of parameters (with *) that are trained beside adapters"
+    )
+
+    @field_validator("rank", mode="before")
+    @classmethod
+    def _members(cls, value: Any) -> Any:
+        return {str(k): v for k, v in value.items()} if isinstance(value, Mapping) else value
+
+    @model_validator(mode="after")
+    def _known_members(self) -> AdapterSettings:
+        wrong = [k for k in self.ranks if not (k == "default" or k.isdecimal())]
+        if wrong or not self.ranks:
+            raise ValueError(
+                f"rank must be given by members' numbers or default, as in {{default: 4, 7: 8}}, "
+                f"not {', '.join(wrong) or 'empty'}"
+            )
+        return self
+
+    @property
+    def ranks(self) -> dict[str, int]:
+        """By member, and ``default``."""
+        return {"default": self.rank} if isinstance(self.rank, int) else self.rank
+
+
 class LocalTraining(StrictModel):
     """Training on one client."""
 
@@ -246,7 +295,20 @@ class LocalTraining(StrictModel):
     validation: Below1 | Literal["auto"] = Field(
         default="auto", description="a share from 0 up to 1, or auto"
     )
-    augment: Literal["none"] = Field(default="none", description="none")
+    augment: Literal["none"] | tuple[Augmentation, ...] = Field(
+        default="none",
+        description="none, or some of flip, {crop: PIXELS} and {cutout: PIXELS}, as in "
+        "[{crop: 4}, flip, {cutout: 8}]",
+    )
+
+    @field_validator("augment")
+    @classmethod
+    def _once_each(cls, value: Any) -> Any:
+        if value != "none":
+            names = [name for one in value for name in (["flip"] if one == "flip" else one)]
+            if not names or len(set(names)) < len(names):
+                raise ValueError("each at most once")
+        return value
 
     @field_validator("schedule", mode="before")
     @classmethod
@@ -480,12 +542,23 @@ class Config(StrictModel):
     problem: Problem | None = Field(default=None, description="quadratic, or null")
     data: Named = Field(default_factory=lambda: Named(name="digits"), description="a data set")
     model: ModelChoice = Field(default=ModelChoice(), description="a model")
+    adapters: AdapterSettings | None = Field(
+        default=None, description="settings of adapters such as {rank: 8}, or null"
+    )
     world: Named = Field(default_factory=lambda: Named(name="churn"), description="a world")
     participation: Count | Above0To1 = Field(
         default=1.0, description="a number of members above 0, or a share such as 0.2"
     )
-    sampling: Literal["fixed", "bernoulli"] = Field(
-        default="fixed", description="fixed or bernoulli"
+    sampling: Literal[
+        "fixed", "bernoulli", "by_rows", "by_loss", "round_robin", "by_availability"
+    ] = Field(
+        default="fixed",
+        description="fixed, bernoulli, by_rows, by_loss, round_robin or by_availability",
+    )
+    candidates: Count | None = Field(
+        default=None,
+        description="the members whose loss sampling: by_loss looks at, or null for twice the "
+        "cohort",
     )
     client_weights: Weights | None = Field(
         default=None, description="by_samples, equal, or null for the method's own choice"
@@ -504,6 +577,15 @@ class Config(StrictModel):
     )
     threads: Count | None = Field(
         default=None, description="a number of threads, or null for one per core"
+    )
+    until: dict[str, Finite] | None = Field(
+        default=None,
+        description="{accuracy: 0.9} (or another metric) at which a run stops, or null",
+    )
+    keep_best: str | None = Field(
+        default=None,
+        description="a metric (accuracy, loss, ...) whose best model is kept beside the last, or "
+        "null",
     )
     ray: RayCluster = Field(default=RayCluster(), description="settings of a Ray cluster")
     guard: GuardRules = Field(default=GuardRules(), description="settings of the guard")
@@ -533,8 +615,16 @@ class Config(StrictModel):
         return {} if value is None else value  # `shoal resume --engine` takes what was there away
 
     @model_validator(mode="after")
+    def _candidates_are_looked_at(self) -> Config:
+        if self.candidates is not None and self.sampling != "by_loss":
+            raise ValueError("candidates is for sampling: by_loss")
+        return self
+
+    @model_validator(mode="after")
     def _one_subject(self) -> Config:
         given = self.model_fields_set & {"data", "model", "world"}
+        if self.problem is not None and self.adapters is not None:
+            raise ValueError("adapters are for networks; leave them out of a problem")
         if self.problem is not None and given:
             raise ValueError(f"a problem brings its own world and data; leave out {min(given)!r}")
         return self
@@ -544,8 +634,9 @@ class Config(StrictModel):
         values: dict[str, Any] = self.model_dump(mode="json")
         for key in ("data", "model", "world") if self.problem else ("problem",):
             del values[key]
-        if values["threads"] is None:
-            del values["threads"]
+        for key in ("threads", "candidates", "until", "keep_best", "adapters"):
+            if values[key] is None:
+                del values[key]
         values["ray"] = self.ray.model_dump(mode="json", exclude_defaults=True)
         if not values["ray"]:
             del values["ray"]

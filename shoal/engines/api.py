@@ -297,7 +297,7 @@ class Order:
         given = Given(theta, self.initial, self.model.stats, count, (), self.sent)
         memories = member.memories
         if memories is None or any(m is None for m in memories):
-            first = self.program.first_memories(given, self.clock(0))
+            first = self.program.first_memories(given, self.clock(0), member.client)
             kept = memories or (None,) * len(first)
             memories = tuple(f if k is None else k for f, k in zip(first, kept, strict=True))
         return given._replace(memories=memories)

@@ -65,6 +65,7 @@ SLOTS: dict[str, Slot] = {
     "ask": Slot(Rule.EACH, "server"),
     "route": Slot(Rule.ONE, "server"),
     "travels": Slot(Rule.PRODUCT, "server"),
+    "numbers": Slot(Rule.ONE, "server"),
     "broadcast": Slot(Rule.CHAIN, "server"),
     "data": Slot(Rule.CHAIN, "client"),
     "client_start": Slot(Rule.CHAIN, "client"),
@@ -81,6 +82,7 @@ SLOTS: dict[str, Slot] = {
     "aggregate": Slot(Rule.ONE, "server"),
     "server_rate": Slot(Rule.PRODUCT, "server"),
     "server_step": Slot(Rule.ONE, "server"),
+    "server_stats": Slot(Rule.ONE, "server"),
     "anchor": Slot(Rule.CHAIN, "server"),
     "notice": Slot(Rule.ANY, "server"),
     "serve": Slot(Rule.ONE, "server"),
@@ -257,6 +259,11 @@ class Part:
         """The shares of a model's vector that go over the wire, down and up."""
         raise NotImplementedError
 
+    def numbers(self, task: Task, client: int, cohort: Sequence[int]) -> tuple[int, int]:
+        """How many numbers go down to a client and up from it, where they are not those of the
+        tensors: in place of the vector, the running statistics and the part's own payload."""
+        raise NotImplementedError
+
     def broadcast(self, view: ServerView, theta: Tensor) -> Sent:
         raise NotImplementedError
 
@@ -312,6 +319,10 @@ class Part:
         raise NotImplementedError
 
     def server_step(self, view: ServerView, delta: Tensor, factor: float | Tensor) -> Stepped:
+        raise NotImplementedError
+
+    def server_stats(self, view: ServerView) -> Tensor:
+        """The new running statistics, where they are not the mean of the clients'."""
         raise NotImplementedError
 
     def anchor(self, view: ServerView, theta: Tensor) -> Stepped:
