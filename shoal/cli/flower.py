@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import typer
+
+from shoal.core.errors import UserError
 
 app = typer.Typer(
     name="flower",
@@ -16,10 +19,6 @@ INSECURE = "Without TLS and without authentication: anybody can join and read. F
 
 
 def _needs_flower() -> None:
-    from importlib.util import find_spec
-
-    from shoal.core.errors import UserError
-
     if find_spec("flwr") is None:
         raise UserError("shoal flower needs Flower; install it with: pip install 'shoal[flower]'")
 
@@ -52,7 +51,6 @@ def key(
 ) -> None:
     """Make a member's key pair."""
     _needs_flower()
-    from shoal.core.errors import UserError
     from shoal.flower.keys import fingerprint, new_key, public_file
 
     if path.exists():
@@ -70,7 +68,6 @@ def register(
 ) -> None:
     """Let a member in, before or while the federation runs."""
     _needs_flower()
-    from shoal.core.errors import UserError
     from shoal.flower.keys import read_public
     from shoal.flower.operations.up import FederationFolder, owners_link, read_up
     from shoal.flower.server.members import MemberRegistry
@@ -112,7 +109,6 @@ def node(
     _needs_flower()
     import torch
 
-    from shoal.core.errors import UserError
     from shoal.flower.agreement import load_agreement
     from shoal.flower.apps import data_of
     from shoal.flower.keys import fingerprint, read_key
@@ -166,7 +162,6 @@ def up(
 ) -> None:
     """Start a federation here: SuperLink, server app and members as real processes."""
     _needs_flower()
-    from shoal.core.errors import UserError
     from shoal.flower.apps import agreement_of
     from shoal.flower.operations.supervisor import start_federation
     from shoal.flower.operations.up import FederationFolder, UpOptions, free_port
@@ -195,7 +190,6 @@ def _settings(changes: list[str]) -> dict[str, Any]:
     import yaml
 
     from shoal.config.read import parsed
-    from shoal.core.errors import UserError
     from shoal.flower.agreement import rules_from
 
     found: dict[str, Any] = {}

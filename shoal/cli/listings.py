@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from shoal.core.errors import UserError
+from shoal.core.errors import UserError, suggestion
 
 if TYPE_CHECKING:
     from shoal.data.download import Report
@@ -27,8 +27,6 @@ def methods(
     """Every method, its parts, its paper, and whether it vectorises; or one in full."""
     found = described()
     if name:
-        from shoal.core.errors import UserError, suggestion
-
         known = [entry["name"] for entry in found]
         if name not in known:
             raise UserError(f"no method is called {name!r}; {suggestion(name, known)}")

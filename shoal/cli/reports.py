@@ -29,7 +29,6 @@ def report(
     ),
 ) -> None:
     """One self-contained HTML page on one run, or on several side by side."""
-    from shoal.core.errors import UserError
     from shoal.core.files import write_text
     from shoal.reports.html import page
 
@@ -126,45 +125,28 @@ def _compare_all(out: Path, static: bool) -> None:
 
 def table(stories: Sequence[Story], pages: Sequence[Page]) -> Table:
     """The first run is what the others are paired with, where they can be."""
-    from rich.table import Table
+    from rich.table import Column, Table
     from rich.text import Text
 
-    found = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("run", "method"):
-        found.add_column(name, overflow="fold")
-    columns = (
-        "seed",
-        "final %",
-        "mean %",
-        "fall",
-        "lowest %",
-        "rounds to recovery",
-        "seconds",
-        "paired",
-    )
-    for name in columns:
-        found.add_column(name, justify="right")
+    from shoal.reports.run_tables import level_and_recovery
+
+    words = [Column(name, overflow="fold") for name in ("run", "method")]
+    numbers = [
+        Column(name, justify="right")
+        for name in ("seed", "final %", "mean %", "fall", "lowest %", "rounds to recovery",
+                     "seconds", "paired")
+    ]  # fmt: skip
+    found = Table(*words, *numbers, box=None, pad_edge=False, header_style="bold")
     for story, page in zip(stories, pages, strict=True):
-        f = story.figures
-        rounds = f["mean_rounds_to_recovery"]
-        never = f" ({f['unrecovered']} never)" if f["unrecovered"] else ""
         found.add_row(
             Text(shown(story.path)),  # no markup: a folder may be called anything
             story.method,
             str(story.seed),
-            percent(f["final_accuracy"]),
-            percent(f["mean_accuracy"]),
-            percent(f["mean_fall"]),
-            percent(f["mean_lowest"]),
-            ("-" if rounds is None else f"{rounds:.1f}") + never,
-            f"{f['seconds']:.1f}",
+            *level_and_recovery(story, digits=2),
+            f"{story.figures['seconds']:.1f}",
             _paired(page, pages[0]),
         )
     return found
-
-
-def percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.2f}"
 
 
 def _paired(page: Page, first: Page) -> str:

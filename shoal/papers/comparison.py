@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
+from rich.table import Column, Table
 
 from shoal.config.build import build
 from shoal.config.schema import Config, from_mapping
@@ -16,7 +16,8 @@ from shoal.core.errors import UserError
 from shoal.core.files import write_text
 from shoal.methods.catalog import METHODS
 from shoal.metrics.cost import TABLE_8, MethodCost, beside_table_8
-from shoal.reports.run_tables import Story, read_story
+from shoal.papers.tables import markdown_table
+from shoal.reports.run_tables import Story, level_and_recovery, read_story
 from shoal.runs.directory import RunDir
 from shoal.runs.player import AbandonedError
 from shoal.runs.run import DurableRun
@@ -149,30 +150,16 @@ def rows(stories: list[Story]) -> list[tuple[str, ...]]:
 
 def _row(story: Story) -> tuple[str, ...]:
     f = story.figures
-    percent: Callable[[float | None], str] = lambda v: "-" if v is None else f"{100 * v:.1f}"  # noqa: E731
-    back = f["mean_rounds_to_recovery"]
-    never = f" ({f['unrecovered']} never)" if f["unrecovered"] else ""
     megabytes = [f"{f['totals'][key] / 1e6:.1f}" for key in ("bytes_up", "bytes_down")]
     shown = f"{story.method} *" if story.method in PERSONAL else story.method
     shown = CONTROL if story.path.name == CONTROL else shown
-    return (
-        shown,
-        percent(f["final_accuracy"]),
-        percent(f["mean_accuracy"]),
-        percent(f["mean_fall"]),
-        percent(f["mean_lowest"]),
-        ("-" if back is None else f"{back:.1f}") + never,
-        *megabytes,
-        f"{f['seconds']:.1f}",
-    )
+    return (shown, *level_and_recovery(story), *megabytes, f"{f['seconds']:.1f}")
 
 
 def table(stories: list[Story]) -> Table:
     """For a terminal."""
-    shown = Table(box=None, pad_edge=False, header_style="bold")
-    shown.add_column(COLUMNS[0])
-    for name in COLUMNS[1:]:
-        shown.add_column(name, justify="right")
+    numbers = [Column(name, justify="right") for name in COLUMNS[1:]]
+    shown = Table(COLUMNS[0], *numbers, box=None, pad_edge=False, header_style="bold")
     for row in rows(stories):
         shown.add_row(*row)
     return shown
@@ -180,6 +167,5 @@ def table(stories: list[Story]) -> Table:
 
 def markdown(stories: list[Story]) -> str:
     """For a page."""
-    lines = ["| " + " | ".join(COLUMNS) + " |", "|---" * len(COLUMNS) + "|"]
-    lines += ["| " + " | ".join(row) + " |" for row in rows(stories)]
-    return "\n".join(lines) + "\n\n\\* scored on the members' own held-out rows\n"
+    table = markdown_table(COLUMNS, rows(stories))
+    return f"{table}\n\\* scored on the members' own held-out rows\n"

@@ -76,8 +76,9 @@ def shift_table(stories: Sequence[Story], labels: Sequence[str]) -> Table:
         cells = [_cell(story, i) for story in stories]
         table.add_row(str(number), shift_name(shift), *cells)
     table.add_section()
-    table.add_row("", "mean accuracy", *[_percent(s.figures["mean_accuracy"]) for s in stories])
-    table.add_row("", "final accuracy", *[_percent(s.figures["final_accuracy"]) for s in stories])
+    for name in ("mean accuracy", "final accuracy"):
+        key = name.replace(" ", "_")
+        table.add_row("", name, *[percent(s.figures[key]) for s in stories])
     return table
 
 
@@ -96,11 +97,23 @@ def _cell(story: Story, index: int) -> str:
     if found["level"] is None or found["lowest"] is None:
         back = "-"
     shown = (after_shift(story, found["round"]), found["lowest"], found["fall"])
-    return f"{' / '.join(map(_percent, shown))} / {back}"
+    return f"{' / '.join(map(percent, shown))} / {back}"
 
 
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.1f}"
+def percent(value: float | None, digits: int = 1) -> str:
+    return "-" if value is None else f"{100 * value:.{digits}f}"
+
+
+def level_and_recovery(story: Story, digits: int = 1) -> tuple[str, ...]:
+    """Final and mean accuracy, mean fall, mean lowest accuracy, and rounds to recovery."""
+    found = story.figures
+    names = ("final_accuracy", "mean_accuracy", "mean_fall", "mean_lowest")
+    back = found["mean_rounds_to_recovery"]
+    never = f" ({found['unrecovered']} never)" if found["unrecovered"] else ""
+    return (
+        *(percent(found[n], digits) for n in names),
+        ("-" if back is None else f"{back:.1f}") + never,
+    )
 
 
 # ---- controls ------------------------------------------------------------------------------------

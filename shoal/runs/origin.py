@@ -241,11 +241,3 @@ def _file(module: ModuleType) -> Path | None:
     except TypeError:  # built in
         return None
     return Path(found) if found and Path(found).exists() else None
-
-
-__all__ = [
-    "Origin",
-    "check_origin",
-    "origin_of",
-    "read_origin",
-]

@@ -329,10 +329,3 @@ def write_model(player: Player, path: Path, federation: Federation | None = None
     """The global model(s) by parameter name, for ``load_state_dict`` of a plain module."""
     tensors = player.tensors(federation).items()
     write_bytes(path, save({name: t.cpu().contiguous() for name, t in tensors}))
-
-
-__all__ = [
-    "DurableRun",
-    "config_hash",
-    "write_model",
-]
