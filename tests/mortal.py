@@ -37,4 +37,4 @@ class Mortal(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class EagerMortal(Mortal):
-    eager_reason: ClassVar[str] = "it looks around at every step"
+    loop_only_reason: ClassVar[str] = "it looks around at every step"

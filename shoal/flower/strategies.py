@@ -26,7 +26,7 @@ from shoal.methods.view import ServerView, Uploads
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 BUFFERS = ("running_mean", "running_var")
-SERVER = {"server_step", "server_rate", "anchor", "begin", "report", "notice"}
+SERVER = {"server_step", "server_rate", "after_server_step", "session_begins", "report", "detect"}
 
 
 class ServerRule(FedAvg):
@@ -68,8 +68,8 @@ class ServerRule(FedAvg):
             theta = _flat(self._trained(self.current))
             states = self._states(theta)
             for i, part in enumerate(self.method.parts):
-                if part.fills("begin"):
-                    states[i] = part.begin(_view(states[i], theta, theta, server_round))
+                if part.fills("session_begins"):
+                    states[i] = part.session_begins(_view(states[i], theta, theta, server_round))
             self._keep(states)
         return super().configure_train(server_round, arrays, config, grid)
 
@@ -105,7 +105,7 @@ class ServerRule(FedAvg):
         return float(record[self.weighted_by_key])  # type: ignore[arg-type]
 
     def _stepped(self, theta: Tensor, delta: Tensor, round: int) -> Tensor:
-        """``server_rate``, ``server_step`` and ``anchor``, as in a round of shoal's own."""
+        """``server_rate``, ``server_step``, ``after_server_step``, as in a round of shoal's own."""
         states, new = self._states(theta), None
         factor: float | Tensor = 1.0
         for i, part in enumerate(self.method.parts):
@@ -117,8 +117,10 @@ class ServerRule(FedAvg):
                 new, states[i] = part.server_step(view, delta, factor)
         moved = theta + factor * delta if new is None else new
         for i, part in enumerate(self.method.parts):
-            if part.fills("anchor"):
-                moved, states[i] = part.anchor(_view(states[i], theta, delta, round), moved)
+            if part.fills("after_server_step"):
+                moved, states[i] = part.after_server_step(
+                    _view(states[i], theta, delta, round), moved
+                )
         self._keep(states)
         return moved
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from shoal.core import tree
 from shoal.core.files import write_bytes
 from shoal.core.machine import budget as default_budget
-from shoal.core.states import freeze
+from shoal.core.states import encode_tree
 from shoal.core.tree import Tree
 
 # ---- store files ---------------------------------------------------------------------------------
@@ -61,7 +61,7 @@ def form_of(memories: Memories) -> Form:
     found = tree.leaves(memories)
     device = str(found[0].device) if found else "cpu"
     sizes = tuple(t.numel() * t.element_size() for t in found)
-    kind = str(freeze(memories, lambda _: "*", name=repr))  # equal tuples of two types are two
+    kind = str(encode_tree(memories, lambda _: "*", name=repr))  # equal tuples of two types are two
     key = (kind, sizes, device)
     if key not in _FORMS:
         _FORMS[key] = Form(tree.rebuild(memories, range(len(found))), sizes, device)

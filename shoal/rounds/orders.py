@@ -199,7 +199,7 @@ def catch_up(
     """A client's memories after the client half of those ``session_end`` that are newer than what
     it has ``seen``: the same tuple if there are none. ``ends`` are number and payload, by part."""
     for i, (number, payload) in ends.items():
-        fills = program.method.parts[i].fills("member_end")
+        fills = program.method.parts[i].fills("client_session_end")
         if fills and number > seen and memories[i] is not None:
             new = program.ended_memory(i, model, initial, memories, payload)
             memories = (*memories[:i], new, *memories[i + 1 :])
@@ -320,7 +320,7 @@ def sent_down(round: Round, k: int, order: Order, spent: Spent) -> Down:
     total = lacking * _model_bytes(settings, order.model)
     each = once = 0
     for part, sent in zip(settings.method.parts, order.sent, strict=True):
-        if part.payload_once == "stage":
+        if part.payload_is_sent == "once_per_task":
             once += tree.nbytes(sent)
         else:
             each += tree.nbytes(sent)
@@ -341,7 +341,7 @@ def once_bytes(round: Round) -> int:
     """Bytes of the payloads that a client is sent once per stage, and so must keep."""
     total = 0
     for i, part in round.filling("broadcast"):
-        if part.payload_once == "stage":
+        if part.payload_is_sent == "once_per_task":
             view = round.view(i, cohort=())
             total += tree.nbytes(part.broadcast(view, view.theta).payload)
     return total
@@ -349,9 +349,11 @@ def once_bytes(round: Round) -> int:
 
 def _travelling(settings: Settings) -> tuple[float, float]:
     """The shares of the vector that go over the wire, down and up."""
-    if not settings.method.fills("travels"):
+    if not settings.method.fills("sent_share"):
         return 1.0, 1.0
-    shares = [part.travels(settings.task.layout) for part in settings.method.fillers("travels")]
+    shares = [
+        part.sent_share(settings.task.layout) for part in settings.method.fillers("sent_share")
+    ]
     return math.prod(down for down, _ in shares), math.prod(up for _, up in shares)
 
 
@@ -360,4 +362,4 @@ def _counted(settings: Settings, payloads: tuple[Tree, ...]) -> tuple[Tree, ...]
     if settings.method.fills("client_start"):
         return payloads  # the start is the client's secret, and so is its displacement
     pairs = zip(settings.method.parts, payloads, strict=True)
-    return tuple(payload for part, payload in pairs if not part.derivable_upload)
+    return tuple(payload for part, payload in pairs if not part.upload_costs_nothing)

@@ -30,7 +30,7 @@ def summary(
 ) -> dict[str, Any]:
     """``summary.json``."""
     rules, method = plan.config.evaluate, plan.settings.method
-    detecting = any(part.fills("notice") for part in method.parts)
+    detecting = any(part.fills("detect") for part in method.parts)
     rule = Recovery(**rules.recovery.model_dump(), target=rules.target)
     found = figures(records, rule, window=rules.window, detecting=detecting)
     return {

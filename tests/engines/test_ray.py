@@ -60,7 +60,7 @@ def settings_of(method: Method) -> Settings:
 @pytest.mark.parametrize("name", list(METHODS))
 def test_equals_stacked(name: str, engine: Ray) -> None:
     settings = settings_of(METHODS[name])
-    other: Engine = Loop() if METHODS[name].eager_reason else Stacked()
+    other: Engine = Loop() if METHODS[name].loop_only_reason else Stacked()
     _, reports, here = play(settings, other, 3)
     _, ray_reports, there = play(settings, engine, 3)
     for a, b in zip(reports, ray_reports, strict=True):

@@ -227,10 +227,10 @@ def test_python_and_command_line_agree(tmp_path: Path) -> None:
 class Zero(Part):
     """Predicts with zero, for clients with one; keeps two models."""
 
-    def serve(self, view: ServerView, client: int | None, memory: Tree) -> Tensor:
+    def model_for(self, view: ServerView, client: int | None, memory: Tree) -> Tensor:
         return torch.zeros_like(view.theta) + (0.0 if client is None else 1.0)
 
-    def init_bank(self, view: ServerView, seed: int) -> tuple[Model, ...]:
+    def initial_models(self, view: ServerView, seed: int) -> tuple[Model, ...]:
         return view.model, Model(view.theta + 5.0, view.model.stats)
 
 

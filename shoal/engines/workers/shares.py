@@ -40,7 +40,7 @@ def shares_of(order: Order) -> list[tuple[Member, ...]]:
         return []
     mean = max(1, sum(work_of(order, m) for m in members) // len(members))
     size = -(-WORTH // mean)
-    if order.program.task.stackable and not order.program.method.eager_reason:
+    if order.program.task.stackable and not order.program.method.loop_only_reason:
         theta = order.model.theta
         cached = max(1, CACHE_BYTES // (theta.numel() * theta.element_size()))
         size = max(size, min(cached, -(-len(members) // 8)))
@@ -106,7 +106,9 @@ def frame_of(order: Order, out: Out) -> Tree:
 
 def members_of(order: Order, members: Sequence[Member], samples: Samples, out: Out) -> Tree:
     """The members' data and memories. A pool travels as far as it is used."""
-    whole = bool(order.program.method.eager_reason)  # such methods may remember rows of the pool
+    whole = bool(
+        order.program.method.loop_only_reason
+    )  # such methods may remember rows of the pool
     packed: dict[int, object] = {}  # a whole pool travels once
 
     def data(given: ClientData | None) -> Tree:

@@ -111,7 +111,7 @@ class ShareWork:
         self._loop = Loop()
 
     def train(self, order: Order) -> list[Results]:
-        if order.program.method.eager_reason:
+        if order.program.method.loop_only_reason:
             return list(self._loop.train(order))
         whole = replace(order, summed=False)  # every delta travels
         return [_dense(results) for results in self._stacked.train(whole)]
