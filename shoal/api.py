@@ -12,9 +12,11 @@ from torch import Tensor
 
 from shoal.config.build import RunPlan, build
 from shoal.config.schema import from_mapping
-from shoal.core.errors import UserError
+from shoal.core.errors import UserError, concerning
 from shoal.core.files import dump_json, dump_yaml, write_bytes, write_text
 from shoal.core.world_protocol import World
+from shoal.data.dataset import Dataset
+from shoal.data.given import as_config, dataset_of
 from shoal.methods import catalog
 from shoal.methods.method import Method
 from shoal.reports.notebook import Faces
@@ -83,7 +85,8 @@ def run(
 
     ``world`` and ``method`` are objects, or what a config says of them; every other key of a
     config (``data``, ``model``, ``local``, ``participation``, ``problem`` ...) is a keyword
-    argument with the config's default.
+    argument with the config's default. ``data`` may also be rows: a data frame, arrays ``(x, y)``,
+    a data set of torch or Hugging Face (:mod:`shoal.data.given`).
 
     >>> result = run(problem={"a": [1, 2], "b": [2, -1], "n": [1, 3], "w0": [1], "rounds": 2},
     ...              client_weights="equal", local={"epochs": 2, "lr": 0.1}, engine="loop")
@@ -92,6 +95,14 @@ def run(
     """
     values: dict[str, Any] = {"seed": seed, **config}
     built_world, built_method = None, None
+    rows: Dataset | None = None
+    given = values.get("data")
+    if not isinstance(given, str | None) and not (
+        isinstance(given, Mapping) and ("name" in given or "path" in given)
+    ):
+        with concerning("data"):
+            rows = dataset_of(given)
+        values["data"] = as_config(rows, given)
     if isinstance(world, str | Mapping):
         values["world"] = world if isinstance(world, str) else dict(world)
     elif world is not None:
@@ -102,7 +113,7 @@ def run(
         values["method"] = spec_of(method)
     else:
         values["method"] = dict(method) if isinstance(method, Mapping) else method
-    return play(build(from_mapping(values), built_method, built_world))
+    return play(build(from_mapping(values), built_method, built_world, rows))
 
 
 def spec_of(method: Method) -> str | list[str]:

@@ -131,7 +131,8 @@ def build(
     settings = replace(settings_of(config, program, subject.world, task), start=initial)
     with concerning("local"):
         check_rounds(settings)
-    return RunPlan(config, settings, initial, tuple(_notes(config, settings, subject.task)))
+    notes = (*subject.notes, *_notes(config, settings, subject.task))
+    return RunPlan(config, settings, initial, notes)
 
 
 def _device(config: Config) -> str:
@@ -256,7 +257,7 @@ def _subject(
             )
         if config.world.name != "saved" and (settled := getattr(made, "settled", None)):
             config = _with(config, world=settled)
-        return config, Subject(task, made, initial)
+        return config, Subject(task, made, initial, data.notes)
 
 
 def _check_own(config: Config, world: World) -> None:

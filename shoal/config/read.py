@@ -15,7 +15,7 @@ import yaml
 from shoal.config.messages import Path as KeyPath
 from shoal.config.messages import dotted
 from shoal.config.schema import Config, from_mapping
-from shoal.config.version_0_1 import filled
+from shoal.config.version_0_1 import as_read_before, filled
 from shoal.core.errors import MissingDataError, UserError
 from shoal.core.files import check_unfolds
 from shoal.core.old_names import TwiceError, renamed, todays_path
@@ -152,12 +152,14 @@ def put(values: dict[str, Any], steps: list[str], value: Any, text: str) -> None
 def load(path: Path, overrides: Sequence[str] = ()) -> Config:
     """The config in a file that a person wrote, with ``key=value`` overrides: what it leaves out
     has today's defaults."""
-    return _loaded(path, overrides, lambda values: values)
+    return _loaded(path, overrides, lambda v: as_read_before(v) if v.get("format") == 2 else v)
 
 
 def load_run(path: Path, overrides: Sequence[str] = ()) -> Config:
     """The ``config.yaml`` of a run directory: what version 0.1 left out has 0.1's defaults."""
-    return _loaded(path, overrides, lambda v: v if v.get("format") == 2 else filled(v))
+    return _loaded(
+        path, overrides, lambda v: as_read_before(v if v.get("format") == 2 else filled(v))
+    )
 
 
 def _loaded(

@@ -34,6 +34,7 @@ class Subject(NamedTuple):
     task: Task
     world: World
     initial: Model
+    notes: tuple[str, ...] = ()  # on how the data were read
 
 
 def dataset_of(config: Config) -> Dataset:

@@ -44,6 +44,34 @@ KEYS: Final[Mapping[str, Any]] = {
 # keep their digest.
 ADDED: Final[Mapping[str, Any]] = {"local.last_batch": "keep"}
 
+# Options of ``data: files`` that came later, and what was done before: columns were read as they
+# stand. A run directory that says nothing of them was made so, and its hash has none of them.
+OF_FILES: Final[Mapping[str, Any]] = {
+    "normalize": "none",
+    "category": [],
+    "date": None,
+    "text": None,
+    "leave_out": [],
+    "missing": [],
+}
+
+
+def as_read_before(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The config of a run directory; its table is not normalised unless it says so."""
+    data = values.get("data")
+    if not isinstance(data, Mapping) or data.get("name") != "files" or "normalize" in data:
+        return dict(values)
+    return {**values, "data": {**data, "normalize": "none"}}
+
+
+def as_hashed_before(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A complete config without those options that change nothing."""
+    data = values.get("data")
+    if not isinstance(data, Mapping) or data.get("name") != "files":
+        return dict(values)
+    kept = {k: v for k, v in data.items() if k not in OF_FILES or v != OF_FILES[k]}
+    return {**values, "data": kept}
+
 
 def filled(values: Mapping[str, Any]) -> dict[str, Any]:
     """A config of format 1 with 0.1's defaults written out; keys that are there stay.

@@ -5,7 +5,9 @@
 - file_formats   IDX, NPZ, CSV, image folders, TFF's SQLite; nothing executes
 - images         from bytes to image samples
 - text           token sequences and shared vocabularies
-- tables         the user's arrays, CSV and Parquet as columns
+- tables         files, arrays and data frames as columns by name, in blocks of rows
+- columns        what becomes of columns: normalised numbers, categories, dates, words
+- given          rows that a program holds: frames, arrays, data sets of torch
 - heterogeneity  how unequal a partition is
 - partition/     Pure functions that deal rows to clients
 - sources/       Data sets by name

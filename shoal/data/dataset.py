@@ -25,7 +25,9 @@ class Dataset(NamedTuple):
     gives per row, pixel or position. ``shape`` is that of one sample; ``group`` and
     ``test_group`` give the natural client of each row where the data has one. ``vocabulary`` is
     the number of different tokens where samples are sequences of token numbers, and ``words`` a
-    digest of which they are. ``options`` are those that :func:`load` was called with.
+    digest of which they are. ``options`` are those that :func:`load` was called with. ``names``
+    are those of the natural clients, by group number; ``notes`` is what a user should know of how
+    rows were read.
     """
 
     name: str
@@ -39,6 +41,8 @@ class Dataset(NamedTuple):
     words: str | None = None
     options: tuple[tuple[str, Any], ...] = ()
     target: Target = "class"
+    names: tuple[str, ...] | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def outputs(self) -> int | None:
@@ -89,8 +93,8 @@ def about(name: str) -> About:
 
 
 def whole() -> list[str]:
-    """:func:`names` without the domains of others."""
-    return [name for name in names() if ":" not in name]
+    """:func:`names` without the domains of others, and rows that no file has."""
+    return [name for name in names() if ":" not in name and name != "memory"]
 
 
 def function(name: str) -> Source:
@@ -145,7 +149,18 @@ def checked(data: Dataset) -> Dataset:
 
 
 def _bad_rows(values: Tensor) -> Tensor:
-    return ~torch.isfinite(values.reshape(len(values), -1)).all(1)
+    """Which rows are not finite, some megabytes at a time."""
+    if not values.is_floating_point() or not len(values):
+        return torch.zeros(len(values), dtype=torch.bool, device=values.device)
+    flat = values.reshape(len(values), -1)
+    step = max(1, (1 << 20) // max(1, flat.size(1)))
+    return torch.cat([_not_finite(part) for part in torch.split(flat, step)])
+
+
+def _not_finite(rows: Tensor) -> Tensor:
+    if torch.isfinite(rows.sum()):  # then every value is, and that is soon known
+        return torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
+    return ~torch.isfinite(rows).all(1)
 
 
 @cache

@@ -1,12 +1,16 @@
-"""Tables of the user's own: arrays, CSV and Parquet, as columns by name."""
+"""Tables as columns by name, read in blocks of rows: CSV, Parquet, arrays, data frames."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import csv as plain_csv
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date
+from decimal import Decimal
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,121 +19,286 @@ from shoal.core.errors import UserError
 from shoal.core.files import check_room
 from shoal.data.file_formats import npy, npz, opened
 
-Columns = dict[str, NDArray[Any]]
+Array = NDArray[Any]
+Kind = Literal["number", "text", "date", "list", "empty", "other"]
+BLOCK = 1 << 16  # rows
+FEW = 1 << 16  # whole numbers this near to each other are counted, not sorted
+MISSING = ("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "#N/A", "<NA>")
+SEPARATORS = ",;\t|"
 
 
-def read(path: Path) -> Columns:
-    """The columns of a file, by its ending: .npz, .npy, .csv(.gz) or .parquet."""
+@dataclass(frozen=True)
+class Table:
+    """Columns of equal length. ``where`` names it in messages; ``column`` gives a whole column,
+    ``blocks`` some columns block by block, so that a large file is never in memory twice.
+
+    Missing values are NaN among numbers, None among texts, NaT among dates.
+    """
+
+    where: str
+    kinds: Mapping[str, Kind]
+    rows: int
+    column: Callable[[str], Array]
+    blocks: Callable[[Sequence[str]], Iterator[list[Array]]]
+
+    @property
+    def names(self) -> list[str]:
+        return list(self.kinds)
+
+    def check(self, name: str, key: str) -> str:
+        """The name of a column itself, or a complaint with the nearest one."""
+        if name in self.kinds:
+            return name
+        near = get_close_matches(str(name), self.names, n=1, cutoff=0.4)
+        hint = f"did you mean {near[0]!r}? it has" if near else "it has"
+        raise UserError(
+            f"{self.where} has no column {name!r} for {key}; {hint} {', '.join(self.names)}."
+        )
+
+    def given(self, name: str, key: str) -> Array:
+        """A whole column that a key names."""
+        return self.column(self.check(name, key))
+
+
+# ---- files ---------------------------------------------------------------------------------------
+def read(path: Path, missing: Sequence[str] = ()) -> Table:
+    """A file by its ending: .npz, .npy, .csv(.gz) or .parquet; ``missing`` are further texts of a
+    CSV file that stand for no value."""
     name = path.name.lower()
     if name.endswith(".npz"):
-        return npz(path)
+        return of_arrays(npz(path), str(path))
     if name.endswith(".npy"):
-        return {"x": npy(path)}
+        return of_arrays({"x": npy(path)}, str(path))
     if name.endswith((".csv", ".csv.gz")):
-        from pyarrow import csv
-
-        return _columns(path, lambda file: csv.read_csv(opened(file)))
+        return of_arrow(_csv(path, missing), str(path))
     if name.endswith((".parquet", ".pq")):
-        from pyarrow import parquet
-
-        about = _columns_read(path, parquet.read_metadata)
-        check_room(8 * about.num_rows * about.num_columns, path.stat().st_size, path)
-        return _columns(path, parquet.read_table)
+        return _parquet(path)
     raise UserError(
         f"{path} ends in none of .npz, .npy, .csv, .csv.gz, .parquet, and is no folder of images."
     )
 
 
-def _columns(path: Path, reader: Any) -> Columns:
-    table = _columns_read(path, reader)
-    return {
-        name: np.asarray(table.column(name).to_numpy(zero_copy_only=False))
-        if table.schema.field(name).type.num_fields == 0
-        else np.array(table.column(name).to_pylist())
-        for name in table.column_names
-    }
+def _csv(path: Path, missing: Sequence[str]) -> Any:
+    from pyarrow import csv
+
+    with _readable(path):
+        with opened(path) as file:
+            head = file.readline(1 << 20).decode("utf-8", "replace").lstrip("\ufeff")
+        found = Counter(sign for sign in head if sign in SEPARATORS)
+        separator = max(SEPARATORS, key=lambda sign: found[sign])
+        names = next(plain_csv.reader([head], delimiter=separator), [])
+        _check_names(names, path)
+        with opened(path) as file:
+            return csv.read_csv(
+                file,
+                parse_options=csv.ParseOptions(delimiter=separator, newlines_in_values=True),
+                convert_options=csv.ConvertOptions(
+                    null_values=[*MISSING, *missing], strings_can_be_null=True
+                ),
+            )
 
 
-def _columns_read(path: Path, reader: Any) -> Any:
-    from pyarrow import ArrowException
+def _check_names(names: Sequence[str], path: object) -> None:
+    """Refuse a table whose columns cannot be told apart, or that begins with its values."""
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
+    if twice is not None:
+        places = [str(i + 1) for i, name in enumerate(names) if name == twice]
+        raise UserError(f"{path} has several columns called {twice!r} (columns "
+                        f"{', '.join(places)}); every column needs a name of its own.")  # fmt: skip
+    if names and all(is_number(name) for name in names):
+        raise UserError(f"{path} has values ({', '.join(names[:3])}, ...) in its first line, which "
+                        f"must have the names of the columns.")  # fmt: skip
 
+
+def _parquet(path: Path) -> Table:
+    from pyarrow import parquet
+
+    with _readable(path):
+        about = parquet.read_metadata(path)
+        schema = about.schema.to_arrow_schema()
+    check_room(8 * about.num_rows * about.num_columns, path.stat().st_size, path)
+    _check_names(schema.names, path)
+
+    def column(name: str) -> Array:
+        with _readable(path):
+            return _array(parquet.read_table(path, columns=[name]).column(name))
+
+    def blocks(names: Sequence[str]) -> Iterator[list[Array]]:
+        with _readable(path), parquet.ParquetFile(path, pre_buffer=False) as file:
+            for batch in file.iter_batches(BLOCK, columns=list(names)):
+                yield [_array(batch.column(name)) for name in names]
+
+    kinds = {field.name: _arrow_kind(field.type) for field in schema}
+    return Table(str(path), kinds, about.num_rows, column, blocks)
+
+
+class _readable:  # noqa: N801
+    """What a reader finds wrong with a file is one sentence."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        from pyarrow import ArrowException
+
+        if isinstance(error, ArrowException | OSError | EOFError):
+            reason = " ".join(str(error).split())
+            raise UserError(f"{self.path} cannot be read ({reason}).") from None
+
+
+# ---- what is in memory ---------------------------------------------------------------------------
+def of_arrays(columns: Mapping[str, Array], where: str) -> Table:
+    """Arrays by name; one that is longer than others is complained of when it is used."""
+    arrays = {name: np.asarray(values) for name, values in columns.items()}
+    flat = {name: a for name, a in arrays.items() if a.ndim}
+
+    def blocks(names: Sequence[str]) -> Iterator[list[Array]]:
+        for begin in range(0, len(flat[names[0]]), BLOCK):
+            yield [flat[name][begin : begin + BLOCK] for name in names]
+
+    rows = max((len(a) for a in flat.values()), default=0)
+    return Table(where, {n: kind_of(a) for n, a in flat.items()}, rows, flat.__getitem__, blocks)
+
+
+def of_arrow(table: Any, where: str) -> Table:
+    """A table of pyarrow's."""
+    _check_names(table.column_names, where)
+
+    def blocks(names: Sequence[str]) -> Iterator[list[Array]]:
+        for batch in table.select(list(names)).to_batches(max_chunksize=BLOCK):
+            yield [_array(values) for values in batch.columns]
+
+    kinds = {field.name: _arrow_kind(field.type) for field in table.schema}
+    return Table(where, kinds, table.num_rows, lambda name: _array(table.column(name)), blocks)
+
+
+def _array(values: Any) -> Array:
+    import pyarrow as pa
+
+    kind = values.type
+    if pa.types.is_dictionary(kind):
+        values, kind = values.cast(kind.value_type), kind.value_type
+    if pa.types.is_boolean(kind) and values.null_count:
+        values = values.cast(pa.int8())
+    if pa.types.is_decimal(kind):
+        values = values.cast(pa.float64())
+    if kind.num_fields:
+        return np.array(values.to_pylist())
+    return np.asarray(values.to_numpy(zero_copy_only=False))
+
+
+def _arrow_kind(kind: Any) -> Kind:
+    from pyarrow import types
+
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    if types.is_null(kind):
+        return "empty"
+    if types.is_boolean(kind) or types.is_decimal(kind) or types.is_primitive(kind):
+        if types.is_date(kind) or types.is_timestamp(kind):
+            return "date"
+        return "other" if types.is_temporal(kind) else "number"
+    if types.is_string(kind) or types.is_large_string(kind) or "string_view" in str(kind):
+        return "text"
+    return "list" if types.is_nested(kind) and not types.is_struct(kind) else "other"
+
+
+def kind_of(values: Array) -> Kind:
+    """What an array holds; one of several axes is a list a row."""
+    if values.ndim > 1:
+        return "list"
+    if values.dtype.kind in "biuf":
+        return "number"
+    if values.dtype.kind in "MUT":
+        return "date" if values.dtype.kind == "M" else "text"
+    if values.dtype != object:
+        return "other"
+    first = next((v for v in values.tolist() if v is not None and v == v), None)
+    if first is None:
+        return "empty"
+    if isinstance(first, date):
+        return "date"
+    if isinstance(first, list | tuple | np.ndarray):
+        return "list"
+    return "text" if isinstance(first, str) else (
+        "number" if isinstance(first, int | float | Decimal) else "other"
+    )  # fmt: skip
+
+
+def is_number(text: str) -> bool:
+    """
+    >>> is_number(" 1e-3"), is_number("1,5"), is_number("nan")
+    (True, False, True)
+    """
     try:
-        return reader(path)
-    except (ArrowException, OSError, EOFError) as error:
-        raise UserError(f"{path} cannot be read ({' '.join(str(error).split())}).") from None
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
-def column(columns: Mapping[str, NDArray[Any]], name: str, key: str, path: Path) -> NDArray[Any]:
-    """One column, or a complaint with the nearest name."""
-    if name in columns:
-        return columns[name]
-    near = get_close_matches(name, list(columns), n=1, cutoff=0.4)
-    hint = f"did you mean {near[0]!r}? it has" if near else "it has"
-    raise UserError(f"{path} has no column {name!r} for {key}; {hint} {', '.join(columns)}.")
+def row_of(mask: Any) -> int:
+    """The first row that is marked, counted from 1 without the header."""
+    return int(np.flatnonzero(mask)[0]) + 1
 
 
-def features(
-    columns: Columns, x: str | Sequence[str] | None, taken: set[str], path: Path
-) -> NDArray[np.float32]:
-    """Inputs [rows, ...]: a column, a list of them, a prefix ``p*``, or (None) all others."""
-    if isinstance(x, str) and not x.endswith("*"):
-        names = [x]
-        column(columns, x, "x", path)
-    elif isinstance(x, str):
-        names = [n for n in columns if n.startswith(x[:-1]) and n not in taken]
-        if not names:
-            raise UserError(f"{path} has no column that starts with {x[:-1]!r}; it has "
-                            f"{', '.join(columns)}.")  # fmt: skip
-    elif x is None:
-        names = ["x"] if "x" in columns else [n for n in columns if n not in taken]
-    else:
-        names = list(x)
-        for name in names:
-            column(columns, name, "x", path)
-    same_length(columns, {*names, *taken}, path)
-    parts = [_real(columns[name], name, path) for name in names]
-    out = parts[0] if len(parts) == 1 and parts[0].ndim > 1 else np.column_stack(parts)
-    finite(out, names, path)
-    return out
+def no_value(values: Array) -> NDArray[np.bool_]:
+    """Which rows have none: NaN, NaT, None."""
+    if values.dtype.kind in "fM":
+        return np.asarray(np.isnan(values) if values.dtype.kind == "f" else np.isnat(values))
+    if values.dtype == object:
+        return np.array([v is None or v != v for v in values.tolist()], dtype=bool)
+    return np.zeros(len(values), dtype=bool)
 
 
-def _real(values: NDArray[Any], name: str, path: Path) -> NDArray[np.float32]:
-    dates = [v for v in values[:1].tolist() if isinstance(v, date)]
-    if values.dtype.kind in "Mm" or (values.dtype == object and dates):
-        raise UserError(
-            f"column {name!r} of {path} holds dates, not numbers; leave it out of x, or make "
-            f"numbers of it first (such as the day of the year)."
-        )
-    try:
-        real = values.astype(np.float32)
-    except (TypeError, ValueError) as error:
-        raise UserError(f"column {name!r} of {path} is not made of numbers ({error}); leave it "
-                        f"out of x.") from None  # fmt: skip
-    return real / np.float32(255.0) if values.dtype == np.uint8 and values.ndim > 2 else real
-
-
-def same_length(columns: Columns, names: set[str], path: Path) -> None:
-    sizes = {name: len(columns[name]) for name in sorted(names) if name in columns}
+def same_length(table: Table, names: Sequence[str]) -> None:
+    """Refuse arrays of a file that have not a row each for the same things."""
+    if not table.where.lower().endswith(".npz"):
+        return
+    sizes = {name: len(table.column(name)) for name in sorted(set(names))}
     if len(set(sizes.values())) > 1:
         told = ", ".join(f"{name} has {size:,}" for name, size in sizes.items())
-        raise UserError(f"columns of {path} are not equally long: {told} rows.")
+        raise UserError(f"columns of {table.where} are not equally long: {told} rows.")
 
 
-def finite(x: NDArray[np.float32], names: Sequence[str], path: Path) -> None:
-    """Refuse NaN with the number of its row, counted from 1 without the header."""
-    bad = ~np.isfinite(x.reshape(len(x), -1))
+def codes(values: Array, name: str, where: object) -> tuple[NDArray[np.int64], list[Any]]:
+    """Names or numbers as 0 .. n-1 in sorted order, and what they stand for."""
+    bad = no_value(values)
     if bad.any():
-        row, place = (int(v[0]) for v in np.nonzero(bad))
-        where = f" (column {names[place]!r})" if len(names) == bad.shape[1] else ""
+        raise UserError(f"column {name!r} of {where} has no value in row {row_of(bad)}"
+                        f"{_such(bad)}.")  # fmt: skip
+    if kind_of(values) == "text":
+        check_mixed(values, name, where)
+    if values.dtype.kind in "iu" and len(values):
+        low, high = int(values.min()), int(values.max())
+        if high - low < FEW:  # without sorting
+            places = np.subtract(values, low, dtype=np.int64)
+            used = np.bincount(places, minlength=high - low + 1) > 0
+            number = np.cumsum(used) - 1
+            return number[places], (np.flatnonzero(used) + low).tolist()
+    try:
+        known, found = np.unique(values, return_inverse=True)
+    except TypeError:
+        kinds = sorted({type(v).__name__ for v in values.tolist()})
+        raise UserError(f"column {name!r} of {where} mixes {' and '.join(kinds)}.") from None
+    return found.reshape(-1).astype(np.int64), known.tolist()
+
+
+def _such(bad: NDArray[np.bool_]) -> str:
+    return f" ({int(bad.sum()):,} such rows)" if bad.sum() > 1 else ""
+
+
+def check_mixed(values: Array, name: str, where: object) -> None:
+    """Refuse texts of which most are numbers: a cell went wrong, and the column with it."""
+    found = Counter(v for v in values.tolist() if v is not None)
+    numbers = sum(count for text, count in found.items() if is_number(str(text)))
+    if numbers * 2 > found.total() > numbers:
+        wrong = np.array([v is not None and not is_number(str(v)) for v in values.tolist()])
+        row = row_of(wrong)
         raise UserError(
-            f"{path} has a value that is missing, NaN or infinite in row {row + 1}{where}, and "
-            f"{int(bad.any(1).sum())} such rows in all; every value must be finite."
+            f"column {name!r} of {where} holds numbers, but {values[row - 1]!r} in row {row}"
+            f"{_such(wrong)}; correct it, or say that it stands for a missing value with "
+            f"missing: [{values[row - 1]!r}]."
         )
-
-
-def codes(values: NDArray[Any], name: str, path: Path) -> NDArray[np.int64]:
-    """Names or numbers as 0 .. n-1 in sorted order."""
-    missing = [i for i, v in enumerate(values.tolist()) if v is None or v != v]
-    if missing:
-        raise UserError(f"column {name!r} of {path} has no value in row {missing[0] + 1}.")
-    return np.unique(values, return_inverse=True)[1].reshape(-1).astype(np.int64)

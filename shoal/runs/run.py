@@ -18,6 +18,7 @@ from safetensors.torch import save
 from shoal.config import Config, load_run, read
 from shoal.config.build import RunPlan, build
 from shoal.config.read import applied
+from shoal.config.version_0_1 import as_hashed_before
 from shoal.core import files
 from shoal.core.errors import UserError
 from shoal.core.files import disk_is_full, dump_json, dump_yaml, write_bytes, write_text
@@ -250,7 +251,8 @@ def config_hash(values: Mapping[str, Any]) -> str:
 
     The names of its keys are those of version 0.1, so that a key may be called otherwise later.
     """
-    spelled = spelled_as_0_1({k: v for k, v in values.items() if k not in ELSEWHERE})
+    named = {k: v for k, v in as_hashed_before(values).items() if k not in ELSEWHERE}
+    spelled = spelled_as_0_1(named)
     kept = json.loads(json.dumps(spelled))
     for *steps, last in PATHS:
         inner: Any = kept

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 import yaml
 
-from shoal.config import from_mapping, load
+from shoal.config import from_mapping, load, load_run
 from shoal.config.build import build
 from shoal.config.read import applied
 from shoal.config.schema import Schedule
 from shoal.core.errors import UserError
 from shoal.core.files import dump_yaml
+from shoal.runs.run import config_hash
 
 EXAMPLE = """
 seed: 7
@@ -189,3 +190,20 @@ def test_weights_are_the_methods_own_unless_given() -> None:
     problem = {"problem": "quadratic", "method": "scaffold"}
     assert build(from_mapping(problem)).settings.uniform
     assert not build(from_mapping({**problem, "client_weights": "by_samples"})).settings.uniform
+
+
+def test_tables_of_earlier_runs_are_read_as_they_stand(tmp_path: Path) -> None:
+    """A run directory from before there was ``normalize`` keeps its rows and its hash; a config
+    that a person writes today has today's default."""
+    old = {"name": "files", "path": "/a.csv", "y": "y", "client": None, "test": 0.2}
+    before = {"format": 2, "data": old, "world": {"name": "static", "rounds": 1, "members": 2}}
+    dump = tmp_path / "config.yaml"
+    dump.write_text(yaml.safe_dump(before))
+    for read in (load, load_run):
+        assert read(dump).data.options["normalize"] == "none"
+    neutral = {"normalize": "none", "category": [], "date": None, "missing": []}
+    assert config_hash({**before, "data": {**old, **neutral}}) == config_hash(before)
+    assert config_hash({**before, "data": {**old, "normalize": None}}) != config_hash(before)
+    dump.write_text(yaml.safe_dump({**before, "format": 1}))
+    assert "normalize" not in load(dump).data.options
+    assert load_run(dump).data.options["normalize"] == "none"

@@ -88,7 +88,7 @@ BAD: dict[str, tuple[Any, Any, str]] = {
     "shape": (np.zeros((4, 3), np.float32), np.zeros(4, int), "shape"),
     "class": (np.zeros((4, FEATURES), np.float32), np.array([0, 1, 2, 3]), "expects 0 to 2"),
     "negative": (np.zeros((4, FEATURES), np.float32), np.array([0, -1, 2, 1]), "expects 0 to 2"),
-    "nan": (np.full((4, FEATURES), np.nan, np.float32), np.zeros(4, int), "NaN|finite"),
+    "nan": (np.full((4, FEATURES), np.nan, np.float32), np.zeros(4, int), "no value|finite"),
     "names": (np.zeros((4, FEATURES), np.float32), np.array(list("abcd")), "names of classes"),
     "empty": (np.zeros((0, FEATURES), np.float32), np.zeros(0, int), "at least one"),
 }

@@ -2,30 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from shoal.core.errors import UserError
+from shoal.core.errors import UserError, suggestion
 from shoal.core.types import Pool
 from shoal.data import tables
+from shoal.data.columns import (
+    NORMALIZE,
+    PARTS,
+    ColumnEncoder,
+    Normalize,
+    Numbers,
+    Prepared,
+    as_texts,
+    category,
+    counted_words,
+    date_parts,
+    prepared,
+)
 from shoal.data.dataset import Dataset, source
 from shoal.data.download import About
 from shoal.data.file_formats import by_class, tree
 from shoal.data.images import Look, RawSplit, Scale, dataset, split
+from shoal.data.tables import Array, Table
+from shoal.data.text import Vocabulary
 
 FILES = About("files", "your own arrays, CSV, Parquet or images", "as many as there are", None, ())
+MEMORY = About("memory", "rows that a program gave to shoal.run", "-", None, ())
+Columns = str | Sequence[str]
+Given = str | Mapping[str, Any]
 
 
 @source("files", FILES)
 def files(
     *,
     path: str,
-    x: str | Sequence[str] | None = None,
+    x: Columns | None = None,
     y: str = "y",
     client: str | None = None,
     regression: bool = False,
@@ -33,8 +51,16 @@ def files(
     size: int | None = None,
     scale: Scale = "unit",
     seed: int = 0,
+    normalize: Normalize | None = None,
+    category: Columns = (),
+    date: Given | None = None,
+    text: Given | None = None,
+    leave_out: Columns = (),
+    missing: Columns = (),
 ) -> Dataset:
     """A file of columns, or a folder of images with one folder a class.
+
+    What is learnt of columns (means, categories, words) is learnt from training rows.
 
     Parameters
     ----------
@@ -46,59 +72,327 @@ def files(
     regression: the answers are numbers, not classes.
     test: the share of rows (of each class) that is for testing, or a column that is true there.
     size, scale: for images, see ``shoal.data.images``.
+    normalize: ``standard`` (mean 0, deviation 1), ``minmax`` (0 to 1) or ``none``, for columns of
+        numbers; left out: standard, but arrays of more than one axis per row stay as they are.
+    category: columns of numbers that are names (a postcode); texts are categories anyway. Every
+        value that training rows have becomes a column of 0 and 1.
+    date: ``{column: ..., features: [hour, weekday, day, month, year, elapsed], format: ...}``;
+        dates are no inputs unless asked for. ``elapsed`` are days since the first training row.
+    text: ``{column: ..., as: counts, vocabulary: 2000}``: weighted counts of the most frequent
+        words, beside other columns; or ``{column: ..., as: tokens, vocabulary: 10000, length:
+        64}``: sequences of word numbers, for networks that read texts.
+    leave_out: columns that are no inputs.
+    missing: texts of a CSV file that stand for no value, such as ``?``. A number that is missing
+        is the mean of its column, any other value a category of its own.
     """
     where = Path(path).expanduser()
     if not where.exists():
         raise UserError(f"data: there is no file or folder {path}.")
     if where.is_dir():
-        return _images(where, client, _share(test), size, scale, seed)
-    columns = tables.read(where)
-    answers = tables.column(columns, y, "y", where)
-    taken = {y, *([client] if client else []), *([test] if isinstance(test, str) else [])}
-    owner = tables.column(columns, client, "client", where) if client else None
+        for key, value in (("date", date), ("text", text), ("normalize", normalize)):
+            if value not in (None, "none"):
+                raise UserError(f"{key} is {value!r}, and {path} is a folder of images; {key} is "
+                                f"for tables (for images there is scale).")  # fmt: skip
+        return _images(where, client, share_of(test), size, scale, seed)
+    table = tables.read(where, listed(missing))
+    rules = ColumnRules(x, normalize, listed(category), date, text, listed(leave_out))
+    return of_table(table, rules, y, client, regression, test, seed)
+
+
+@source("memory", MEMORY)
+def memory(*, rows: int, kind: str = "rows") -> Dataset:
+    """Rows that a program gave to ``shoal.run(data=...)``; no file has them."""
+    raise UserError(f"the data of this run ({rows:,} rows, {kind}) were given to shoal.run in "
+                    f"Python; run that program again, or write them to a file.")  # fmt: skip
+
+
+class ColumnRules(NamedTuple):
+    """What becomes of the columns, as :func:`files` says it."""
+
+    x: Columns | None = None
+    normalize: Normalize | None = None
+    category: Sequence[str] = ()
+    date: Given | None = None
+    text: Given | None = None
+    leave_out: Sequence[str] = ()
+
+
+AS_THEY_ARE = ColumnRules()
+
+
+def of_table(
+    table: Table,
+    rules: ColumnRules = AS_THEY_ARE,
+    y: str = "y",
+    client: str | None = None,
+    regression: bool = False,
+    test: float | str = 0.2,
+    seed: int = 0,
+) -> Dataset:
+    """Training and test rows of a table."""
+    answers = table.given(y, "y")
+    owner = None if client is None else table.given(client, "client")
+    marked = table.given(test, "test") if isinstance(test, str) else None
     if not len(answers):
-        raise UserError(f"{where} has names of columns ({', '.join(columns)}) and no rows.")
-    inputs = tables.features(columns, x, taken, where)
-    strata = np.zeros(len(inputs), np.int64) if regression else tables.codes(answers, y, where)
-    label: NDArray[Any] = tables.features(columns, y, set(), where) if regression else strata
-    if isinstance(test, str):
-        chosen = tables.column(columns, test, "test", where).astype(bool)
+        raise UserError(
+            f"{table.where} has names of columns ({', '.join(table.names)}) and no rows."
+        )
+    tables.same_length(table, [y, *([client] if client else [])])
+    names: list[Any] = []
+    strata, label = np.zeros(len(answers), np.int64), answers
+    if regression:
+        label = _numbers(answers, y, table)
     else:
-        chosen = _chosen(strata, _share(test), seed)
-    group = None if owner is None or client is None else tables.codes(owner, client, where)
-    return _tables(where.name, inputs, label, group, chosen, regression)
+        strata, names = tables.codes(answers, y, table.where)
+        label = strata
+    held = _marked(marked, str(test), table) if marked is not None else None
+    held = stratified(strata, share_of(test), seed) if held is None else held
+    if held.all() or not held.any():
+        raise UserError(f"{table.where} leaves no rows for "
+                        f"{'training' if held.all() else 'testing'}.")  # fmt: skip
+    _check_classes(strata, names, held, y, table)
+    taken = {y, *(name for name in (client, test) if isinstance(name, str))}
+    notes: list[str] = []
+    made = inputs(table, rules, taken, held, notes)
+    pools = [Pool(x, torch.from_numpy(label[m]))
+             for x, m in ((made.train, ~held), (made.test, held))]  # fmt: skip
+    found = Dataset(
+        "files", pools[0], pools[1], len(names) or None, tuple(pools[0].x.shape[1:]),
+        vocabulary=made.vocabulary, words=made.words, notes=tuple(notes),
+        target="number" if regression else "class",
+    )  # fmt: skip
+    return found if client is None or owner is None else _owned(found, owner, client, held, table)
 
 
-def _share(test: object) -> float:
+def _owned(
+    data: Dataset, owner: Array, client: str, held: NDArray[np.bool_], table: Table
+) -> Dataset:
+    group, names = tables.codes(owner, client, table.where)
+    if len(names) == len(group) > 2:
+        raise UserError(f"column {client!r} of {table.where} (client) has another value in every "
+                        f"row, so nobody has more than one; name the column that says whose row "
+                        f"it is.")  # fmt: skip
+    own = [torch.from_numpy(group[m]) for m in (~held, held)]
+    return data._replace(
+        group=own[0], test_group=own[1], names=tuple(as_texts(np.array(names)).tolist())
+    )
+
+
+class Inputs(NamedTuple):
+    """Inputs of training and test rows."""
+
+    train: torch.Tensor
+    test: torch.Tensor
+    prepared: Prepared | None = None
+    vocabulary: int | None = None
+    words: str | None = None
+
+
+def inputs(
+    table: Table, rules: ColumnRules, taken: set[str], held: NDArray[np.bool_], notes: list[str]
+) -> Inputs:
+    """What a network sees of the rows; ``notes`` gets what a user should know of it."""
+    if rules.normalize not in (None, *NORMALIZE):
+        raise UserError(f"normalize of data set 'files' is {rules.normalize!r}; it must be "
+                        f"standard, minmax or none.")  # fmt: skip
+    text = _settings(rules.text, "text", ("column", "as", "vocabulary", "length"))
+    date = _settings(rules.date, "date", ("column", "features", "format"))
+    special = {s["column"]: s for s in (text, date) if s}
+    for name in (*special, *rules.category, *rules.leave_out):
+        table.check(name, "data")
+    names = _names(table, rules, taken)
+    if text and text.get("as", "counts") == "tokens":
+        others = [n for n in names if n != text["column"]]
+        if others and rules.x is None:
+            notes.append(f"data.text: tokens of {text['column']!r} are the only input; left out "
+                         f"are {', '.join(others)}")  # fmt: skip
+        elif others:
+            raise UserError(f"data.text: tokens cannot stand beside other columns ("
+                            f"{', '.join(others)}); write as: counts, or leave out x.")  # fmt: skip
+        return _tokens(table, text, held)
+    names = [*names, *(n for n in special if n not in names)]
+    tables.same_length(table, [*names, *taken])
+    if len(names) == 1 and table.kinds[names[0]] == "list":
+        values = _array(table, names[0])
+        if values.ndim > 2 or (rules.normalize is None and values.dtype.kind not in "fiu"):
+            if rules.normalize not in (None, "none"):
+                raise UserError(f"normalize is {rules.normalize}, and column {names[0]!r} of "
+                                f"{table.where} has arrays of shape {values.shape[1:]}; leave it "
+                                f"out.")  # fmt: skip
+            return Inputs(torch.from_numpy(values[~held]), torch.from_numpy(values[held]))
+        table = tables.of_arrays(
+            {f"{names[0]}{i}": values[:, i] for i in range(values.shape[1])}, table.where
+        )
+        names = table.names
+    encoders = _encoders(table, names, rules, text, date, ~held, notes)
+    made, train, test = prepared(table, encoders, held, rules.normalize or "standard")
+    for name, count in made.missing.items():
+        notes.append(f"data: column {name!r} has no value in {count:,} of {table.rows:,} rows; its "
+                     f"mean over training rows stands there")  # fmt: skip
+    return Inputs(torch.from_numpy(train), torch.from_numpy(test), made)
+
+
+def _names(table: Table, rules: ColumnRules, taken: set[str]) -> list[str]:
+    """The columns that ``x`` means."""
+    x = rules.x
+    if isinstance(x, str) and not x.endswith("*"):
+        names = [table.check(x, "x")]
+    elif isinstance(x, str):
+        names = [n for n in table.names if n.startswith(x[:-1]) and n not in taken]
+        if not names:
+            raise UserError(f"{table.where} has no column that starts with {x[:-1]!r}; it has "
+                            f"{', '.join(table.names)}.")  # fmt: skip
+    elif x is None:
+        names = ["x"] if "x" in table.names else [n for n in table.names if n not in taken]
+    else:
+        names = [table.check(name, "x") for name in x]
+    names = [name for name in names if name not in rules.leave_out]
+    if not names:
+        raise UserError(f"{table.where} has no column left for x; it has {', '.join(table.names)}.")
+    return names
+
+
+def _encoders(
+    table: Table,
+    names: Sequence[str],
+    rules: ColumnRules,
+    text: Mapping[str, Any],
+    date: Mapping[str, Any],
+    train: NDArray[np.bool_],
+    notes: list[str],
+) -> list[ColumnEncoder]:
+    out: list[ColumnEncoder] = []
+    for name in names:
+        kind = table.kinds[name]
+        if text and name == text["column"]:
+            out.append(counted_words(table, name, train, int(text.get("vocabulary", 2000))))
+        elif date and name == date["column"]:
+            parts = listed(date.get("features", ()))
+            if not parts:
+                raise UserError(f"data.date needs features: some of {', '.join(PARTS)}.")
+            out += date_parts(table, name, train, parts, date.get("format"))
+        elif kind == "date":
+            raise UserError(
+                f"column {name!r} of {table.where} holds dates, not numbers; leave it out with "
+                f"leave_out: [{name}], or take what matters of it with date: {{column: {name}, "
+                f"features: [hour, weekday, month]}}."
+            )
+        elif kind == "text" or name in rules.category:
+            out.append(category(table, name, train))
+            _say_missing(table, name, notes)
+        elif kind == "number":
+            out.append(Numbers(name))
+        elif kind == "empty":
+            notes.append(f"data: column {name!r} of {table.where} is empty and left out")
+        else:
+            raise UserError(f"column {name!r} of {table.where} is not made of numbers, texts or "
+                            f"dates; leave it out with leave_out: [{name}].")  # fmt: skip
+    return out
+
+
+def _say_missing(table: Table, name: str, notes: list[str]) -> None:
+    count = int(tables.no_value(table.column(name)).sum())
+    if count:
+        notes.append(f"data: column {name!r} has no value in {count:,} of {table.rows:,} rows, "
+                     f"which is a category of its own")  # fmt: skip
+
+
+def _tokens(table: Table, text: Mapping[str, Any], held: NDArray[np.bool_]) -> Inputs:
+    texts = as_texts(table.column(text["column"]), "")
+    known = Vocabulary.of(texts[~held].tolist(), int(text.get("vocabulary", 10_000)))
+    numbers = known.encode(texts.tolist(), int(text.get("length", 64)))
+    train, test = (torch.from_numpy(numbers[m]) for m in (~held, held))
+    return Inputs(train, test, None, len(known), known.digest)
+
+
+def _settings(given: Given | None, key: str, known: Sequence[str]) -> dict[str, Any]:
+    """A column's settings; a name alone is its column."""
+    if given is None:
+        return {}
+    found = {"column": given} if isinstance(given, str) else dict(given)
+    for name in found:
+        if name not in known:
+            raise UserError(f"data.{key} has no setting {name!r}; {suggestion(name, known)}.")
+    if "column" not in found:
+        raise UserError(f"data.{key} needs a column, as in {key}: {{column: NAME}}.")
+    if found.get("as", "counts") not in ("counts", "tokens"):
+        raise UserError(f"data.{key}.as is {found['as']!r}; it must be counts or tokens.")
+    return found
+
+
+def listed(given: Columns) -> list[str]:
+    return [given] if isinstance(given, str) else [str(name) for name in given]
+
+
+def _array(table: Table, name: str) -> NDArray[np.float32]:
+    """A column of lists or arrays, [rows, ...]; bytes of images as [0, 1]."""
+    values = table.column(name)
+    try:
+        real = values.astype(np.float32)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"column {name!r} of {table.where} is not made of numbers ({error}); leave "
+                        f"it out of x.") from None  # fmt: skip
+    bad = ~np.isfinite(real.reshape(len(real), -1)).all(1)
+    if bad.any() and real.ndim > 2:
+        raise UserError(f"{table.where} has a value that is missing, NaN or infinite in row "
+                        f"{tables.row_of(bad)} of column {name!r}; every value must be "
+                        f"finite.")  # fmt: skip
+    return real / np.float32(255.0) if values.dtype == np.uint8 and values.ndim > 2 else real
+
+
+def _numbers(values: Array, name: str, table: Table) -> NDArray[np.float32]:
+    """Answers that are numbers."""
+    if table.kinds[name] not in ("number", "list"):
+        raise UserError(f"column {name!r} of {table.where} holds no numbers, which regression "
+                        f"needs; leave out regression.")  # fmt: skip
+    real = values.astype(np.float32)
+    bad = ~np.isfinite(real.reshape(len(real), -1)).all(1)
+    if bad.any():
+        raise UserError(f"column {name!r} of {table.where} has no value (or infinity) in row "
+                        f"{tables.row_of(bad)}; every answer must be finite.")  # fmt: skip
+    return real
+
+
+def share_of(test: object) -> float:
     if isinstance(test, bool) or not isinstance(test, int | float) or not 0.0 < test < 1.0:
         raise UserError(f"test of data set 'files' is {test!r}; it must be a share above 0 and "
                         f"below 1, or the name of a column.")  # fmt: skip
     return float(test)
 
 
-def _chosen(label: NDArray[np.int64], share: float, seed: int) -> NDArray[np.bool_]:
+def _marked(values: Array, name: str, table: Table) -> NDArray[np.bool_]:
+    """Rows that a column marks: true and false, 1 and 0, or the words for test and training."""
+    words = {"true": True, "test": True, "1": True, "false": False, "train": False, "0": False,
+             "training": False, "yes": True, "no": False}  # fmt: skip
+    found = [words.get(text.lower()) for text in as_texts(values).tolist()]
+    bad = np.array([v is None for v in found])
+    if bad.any():
+        row = tables.row_of(bad)
+        raise UserError(f"column {name!r} of {table.where} (test) has {values[row - 1]!r} in row "
+                        f"{row}; it must be true or false, 1 or 0, test or train.")  # fmt: skip
+    return np.array(found, dtype=bool)
+
+
+def _check_classes(
+    strata: NDArray[np.int64], names: list[Any], held: NDArray[np.bool_], y: str, table: Table
+) -> None:
+    """Refuse a class that nobody could learn."""
+    known = np.bincount(strata[~held], minlength=len(names))
+    strange = held & (known[strata] == 0) if names else np.zeros(0, dtype=bool)
+    if strange.any():
+        row = tables.row_of(strange)
+        raise UserError(f"column {y!r} of {table.where} has the class {names[strata[row - 1]]!r} "
+                        f"in row {row}, a test row, and in no training row; take such rows out, or "
+                        f"mark some for training.")  # fmt: skip
+
+
+def stratified(label: NDArray[np.int64], share: float, seed: int) -> NDArray[np.bool_]:
     rng = np.random.default_rng(seed)
     test = np.zeros(len(label), dtype=bool)
-    for value in np.unique(label):
+    for value in np.flatnonzero(np.bincount(label)):
         rows = rng.permutation(np.flatnonzero(label == value))
         test[rows[: round(share * len(rows))]] = True
     return test
-
-
-def _tables(
-    name: str,
-    x: NDArray[np.float32],
-    y: NDArray[Any],
-    group: NDArray[np.int64] | None,
-    test: NDArray[np.bool_],
-    regression: bool,
-) -> Dataset:
-    if test.all() or not test.any():
-        raise UserError(f"{name} leaves no rows for {'training' if test.all() else 'testing'}.")
-    pools = [Pool(torch.from_numpy(x[m]), torch.from_numpy(y[m])) for m in (~test, test)]
-    owners = [None if group is None else torch.from_numpy(group[m]) for m in (~test, test)]
-    classes = None if regression else int(y.max()) + 1
-    return Dataset("files", pools[0], pools[1], classes, x.shape[1:], owners[0], owners[1])
 
 
 def _images(
@@ -110,8 +404,11 @@ def _images(
             raise UserError(f"{path} has no images; put them into one folder a class.")
         classes = sorted({PurePosixPath(n).parent.name for n in names})
         part = by_class(names, read, [c.lower() for c in classes], size)
+    known: tuple[str, ...] | None = None
     if client is not None:
         owners = np.array([PurePosixPath(n).parts[0] for n in names])
-        part = RawSplit(part.x, part.y, tables.codes(owners, client, path))
+        group, found = tables.codes(owners, client, path)
+        part, known = RawSplit(part.x, part.y, group), tuple(found)
     train, test = split(part, share, seed)
-    return dataset("files", train, test, len(classes), Look(size, None, scale))
+    made = dataset("files", train, test, len(classes), Look(size, None, scale))
+    return made._replace(names=known)

@@ -16,8 +16,11 @@ from torch import Tensor
 from shoal.core.errors import UserError
 from shoal.core.types import ClientData, Pool
 from shoal.data import tables
+from shoal.data.columns import Numbers
 from shoal.data.file_formats import by_class, tree
 from shoal.data.images import Look, dataset
+from shoal.data.sources.own_files import ColumnRules, inputs
+from shoal.data.tables import Table
 from shoal.flower.agreement import DataForm
 
 SHARE = 0.2  # of the rows that is kept for validation, where the user gives no set for it
@@ -37,13 +40,30 @@ def from_path(path: Path, expects: DataForm, *, x: str | None = None, y: str = "
     if path.is_dir():
         inputs, labels = _images(path, expects)
     else:
-        columns = tables.read(path)
-        answers = tables.column(columns, y, "y", path)
+        table = tables.read(path)
+        answers = table.given(y, "y")
         if not len(answers):
             raise UserError(f"{path} has no rows; a member needs at least one")
-        inputs = torch.from_numpy(tables.features(columns, x, {y}, path))
+        inputs = _numbers(table, x, y)
         labels = _labels(answers, expects, str(path))
     return _split(inputs, labels, expects, str(path))
+
+
+def _numbers(table: Table, x: str | None, y: str) -> Tensor:
+    """Inputs as they stand in the file. Other columns than numbers, and rows without a value, would
+    need what only all members together know."""
+    notes: list[str] = []
+    made = inputs(table, ColumnRules(x, "none"), {y}, np.zeros(table.rows, dtype=bool), notes)
+    if notes:
+        raise UserError(
+            f"{notes[0]}, which a member of a federation cannot know; complete the file"
+        )
+    for encoder in made.prepared.encoders if made.prepared else ():
+        if not isinstance(encoder, Numbers):
+            raise UserError(f"column {encoder.column!r} of {table.where} is not made of numbers, "
+                            "and other members do not know what it is made of; make numbers of "
+                            "it, or leave it out of the file")  # fmt: skip
+    return made.train
 
 
 def from_loader(spec: str, expects: DataForm) -> NodeData:

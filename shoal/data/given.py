@@ -1,0 +1,202 @@
+"""Data that a program holds: data frames, arrays, tensors, data sets of torch and Hugging Face.
+
+``shoal.run(data=...)`` takes them as they are, or with options as ``{"table": frame, "y": "ill"}``.
+Frames are read as files are (columns of numbers are normalised); arrays and tensors stay as they
+are, but for bytes of images, which become [0, 1]. No library is imported that is not there already.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shoal.core.errors import UserError, suggestion
+from shoal.core.types import Pool, Target
+from shoal.data import tables
+from shoal.data.dataset import Dataset, checked
+from shoal.data.sources.own_files import ColumnRules, listed, of_table, share_of, stratified
+
+OF_ROWS = ("y", "client", "regression", "test", "seed")
+OF_COLUMNS = ColumnRules._fields
+
+
+def dataset_of(given: Any) -> Dataset:
+    """The data set that an object is."""
+    if isinstance(given, Dataset):
+        return checked(given)
+    options: dict[str, Any] = {}
+    if isinstance(given, Mapping) and "table" in given:
+        options = {key: value for key, value in given.items() if key != "table"}
+        given = given["table"]
+    frame = _frame(given)
+    if frame is not None:
+        table, marked = frame
+        return checked(_of_frame(table, {**marked, **options}))
+    return checked(_of_arrays(_parts(given), options))
+
+
+def as_config(data: Dataset, given: Any) -> dict[str, Any]:
+    """What a config says of it."""
+    inner = given["table"] if isinstance(given, Mapping) and "table" in given else given
+    rows = len(data.train.y) + len(data.test.y)
+    return {"name": "memory", "rows": rows, "kind": type(inner).__name__}
+
+
+# ---- frames --------------------------------------------------------------------------------------
+SPLIT = "(test)"  # the column that says which part of several a row is of
+
+
+def _frame(given: Any) -> tuple[tables.Table, dict[str, Any]] | None:
+    """A frame as a table, and the options that it brings; None for anything else."""
+    import pyarrow as pa
+
+    name = f"the {type(given).__name__}"
+    if isinstance(given, Mapping) and given and all(map(_hugging, given.values())):
+        return _joined(given, name)
+    try:
+        if type(given).__module__.partition(".")[0] == "pandas":
+            return tables.of_arrow(pa.Table.from_pandas(given, preserve_index=False), name), {}
+        if _hugging(given):
+            return tables.of_arrow(given.with_format("arrow")[:], name), {}
+        lazy = getattr(given, "collect", None)
+        given = lazy() if callable(lazy) else given
+        if isinstance(given, pa.Table) or hasattr(given, "__arrow_c_stream__"):
+            return tables.of_arrow(pa.table(given), name), {}
+    except (pa.ArrowException, TypeError) as error:
+        raise UserError(f"{name} cannot be read ({' '.join(str(error).split())}).") from None
+    return None
+
+
+def _hugging(given: Any) -> bool:
+    return hasattr(given, "with_format") and hasattr(given, "column_names")
+
+
+def _joined(parts: Mapping[str, Any], name: str) -> tuple[tables.Table, dict[str, Any]]:
+    """Training and test part of a dictionary of data sets in one table."""
+    import pyarrow as pa
+
+    test = next((key for key in ("test", "validation") if key in parts), None)
+    if "train" not in parts or test is None:
+        raise UserError(f"{name} has {', '.join(parts)}; it needs train, and test or validation.")
+    read = [parts[key].with_format("arrow")[:] for key in ("train", test)]
+    read = [t.append_column(SPLIT, pa.array([bool(n)] * len(t))) for n, t in enumerate(read)]
+    return tables.of_arrow(pa.concat_tables(read), name), {"test": SPLIT}
+
+
+def _of_frame(table: tables.Table, options: Mapping[str, Any]) -> Dataset:
+    known = [*OF_ROWS, *OF_COLUMNS]
+    for key in options:
+        if key not in known:
+            raise UserError(f"data has no option {key!r}; {suggestion(key, known)}.")
+    rules = {key: value for key, value in options.items() if key in OF_COLUMNS}
+    for key in ("category", "leave_out"):
+        rules[key] = listed(rules.get(key, ()))
+    rows = {key: value for key, value in options.items() if key in OF_ROWS}
+    if "y" not in rows and "y" not in table.names:
+        others = ", ".join(name for name in table.names if name != SPLIT)
+        raise UserError(f"{table.where} has no column 'y'; say which one holds the answers with "
+                        f"data={{'table': ..., 'y': NAME}}; it has {others}.")  # fmt: skip
+    return of_table(table, ColumnRules(**rules), **rows)
+
+
+# ---- arrays and tensors --------------------------------------------------------------------------
+def _parts(given: Any) -> list[tuple[Tensor, Tensor]]:
+    """One pair (all rows) or two (training and test rows)."""
+    if isinstance(given, tuple | list):
+        if len(given) == 4:
+            return [_pair(given[:2]), _pair(given[2:])]
+        if len(given) == 2 and any(isinstance(part, tuple) or _rows(part) for part in given):
+            return [_pair(part) for part in given]
+    return [_pair(given)]
+
+
+def _rows(given: Any) -> bool:
+    """Whether it is a data set of torch's kind."""
+    return isinstance(given, torch.utils.data.Dataset)
+
+
+def _pair(given: Any) -> tuple[Tensor, Tensor]:
+    tensors = getattr(given, "tensors", None)
+    if tensors is None and _rows(given):
+        if not hasattr(given, "__len__") or inspect.isgenerator(given):
+            raise _unknown(given, "a torch data set needs a length (map style)")
+        rows = [given[i] for i in range(len(given))]
+        if not rows or not all(isinstance(r, tuple | list) and len(r) == 2 for r in rows):
+            raise _unknown(given, "every item of a torch data set must be a pair (x, y)")
+        try:
+            tensors = tuple(torch.stack([torch.as_tensor(r[i]) for r in rows]) for i in (0, 1))
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise _unknown(given, f"its items make no tensors ({error})") from None
+    found = given if tensors is None else tensors
+    if not isinstance(found, tuple | list) or len(found) != 2:
+        raise _unknown(given, "")
+    try:
+        x, y = (torch.as_tensor(np.asarray(v) if not isinstance(v, Tensor) else v) for v in found)
+    except (TypeError, ValueError) as error:
+        raise _unknown(given, str(error)) from None
+    if not x.dim() or not y.dim() or len(x) != len(y) or not len(y):
+        raise UserError(f"data: x has shape {tuple(x.shape)} and y {tuple(y.shape)}; they need "
+                        f"equally many rows, and at least one.")  # fmt: skip
+    return x.detach(), y.detach()
+
+
+def _unknown(given: Any, why: str) -> UserError:
+    more = f" ({' '.join(why.split())})" if why else ""
+    return UserError(
+        f"data cannot be a {type(given).__name__}{more}; it must be a name, a mapping, a data "
+        f"frame, (x, y), (x, y, x_test, y_test), a torch data set, or a shoal Dataset."
+    )
+
+
+def _of_arrays(parts: list[tuple[Tensor, Tensor]], options: Mapping[str, Any]) -> Dataset:
+    for key in options:
+        if key not in ("test", "seed"):
+            raise UserError(f"data: arrays have no option {key!r}; {suggestion(key, ('test',))}.")
+    target, classes, labels = _labels([y for _, y in parts])
+    xs = [_inputs(x) for x, _ in parts]
+    if len(xs) == 1:
+        strata = labels[0].numpy() if target == "class" else np.zeros(len(labels[0]), np.int64)
+        share = share_of(options.get("test", 0.2))
+        held = torch.from_numpy(stratified(strata, share, int(options.get("seed", 0))))
+        xs, labels = ([v[0][~held], v[0][held]] for v in (xs, labels))
+        if not len(labels[0]) or not len(labels[1]):
+            raise UserError("data: there are too few rows to train and to test on.")
+    elif xs[0].shape[1:] != xs[1].shape[1:]:
+        raise UserError(f"data: training rows have shape {tuple(xs[0].shape[1:])} and test rows "
+                        f"{tuple(xs[1].shape[1:])}.")  # fmt: skip
+    train, test = (Pool(x, y) for x, y in zip(xs, labels, strict=True))
+    tokens = None
+    if not train.x.is_floating_point():
+        tokens = int(max(train.x.max(), test.x.max())) + 1
+    shape = tuple(train.x.shape[1:])
+    return Dataset("memory", train, test, classes, shape, vocabulary=tokens, target=target)
+
+
+def _inputs(x: Tensor) -> Tensor:
+    """Numbers as float32, bytes of images as [0, 1], token numbers as whole numbers."""
+    if x.dtype == torch.uint8 and x.dim() > 2:
+        return x.float() / 255.0
+    if x.is_complex():
+        raise UserError("data: x has complex numbers; give it real ones.")
+    return x.float() if x.is_floating_point() or x.dtype == torch.bool else x.long()
+
+
+def _labels(given: list[Tensor]) -> tuple[Target, int | None, list[Tensor]]:
+    """What the answers are: whole numbers are classes (per row, position or pixel), truth values of
+    several columns are labels, other numbers numbers."""
+    y = given[0]
+    if y.is_floating_point():
+        return "number", None, [part.float() for part in given]
+    if y.dtype == torch.bool and y.dim() == 2:
+        return "multi_label", y.size(1), [part.float() for part in given]
+    longs = [part.long() for part in given]
+    least, most = (min(int(part.min()) for part in longs), max(int(part.max()) for part in longs))
+    if least < 0:
+        raise UserError(f"data: y has the class {least}; classes are numbered from 0.")
+    target: Target = "class" if y.dim() == 1 else "token" if y.dim() == 2 else "dense"
+    return target, most + 1, longs
