@@ -8,12 +8,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
 from rich.table import Column, Table
 
 from shoal.config.build import build
 from shoal.config.schema import Config, from_mapping
 from shoal.core.errors import UserError
-from shoal.core.files import write_text
+from shoal.core.files import asset, write_text
 from shoal.methods.catalog import METHODS
 from shoal.metrics.cost import TABLE_8, MethodCost, beside_table_8
 from shoal.papers.tables import markdown_table
@@ -25,49 +26,11 @@ from shoal.runs.summary import gradients_a_step
 
 Say = Callable[[str], None]
 
-BASE: dict[str, Any] = {
-    "seed": 1,
-    "data": {"name": "digits"},
-    "model": {"name": "mlp", "hidden": [64]},
-    "world": {
-        "name": "mixed",
-        "members": 20,
-        "sessions": 4,
-        "rounds_per_session": 25,
-        "groups": 2,
-        "domains": ["plain", "inverted"],
-        "rounds_per_stage": [60, 40],
-        "drift": {"kind": "sudden", "at": 85, "share": 0.5, "swap": [[0, 1], [2, 3]]},
-        "partition": {"name": "dirichlet", "alpha": 0.5},
-    },
-    "participation": 8,
-    "local": {"epochs": 2, "batch": 16, "lr": 0.1, "validation": 0.2},
-}
-# A static world: how far a method gets when nothing happens.
-STATIC: dict[str, Any] = {
-    **BASE,
-    "world": {
-        "name": "static",
-        "members": 20,
-        "rounds": 60,
-        "partition": {"name": "dirichlet", "alpha": 0.5},
-    },
-}
-# Settings that differ from a paper's default, because the paper's fit its own data and model.
-SETTINGS: dict[str, dict[str, Any]] = {
-    "flash": {"eta_g": 0.1, "tau": 0.01, "gamma": 0.02},
-    "fedadam": {"eta_g": 0.03, "tau": 0.01},
-    "fedyogi": {"eta_g": 0.03, "tau": 0.01},
-    "fedadagrad": {"eta_g": 0.03, "tau": 0.01},
-    "special": {"lam": 0.05},
-    "fedcil": {"M": 5},
-    "mfcl": {"noise": 64},
-    "adaptive_fedavg": {"on": ["members", "domain", "concept"]},
-}
-
-
-# Adam inside a GAN wants a smaller rate than SGD.
-RATES = {"fedcil": 0.003}
+_SAID: dict[str, Any] = yaml.safe_load(asset("shoal.papers", "comparison.yaml"))
+BASE: dict[str, Any] = _SAID["base"]
+STATIC: dict[str, Any] = {**BASE, "world": _SAID["static_world"]}
+SETTINGS: dict[str, dict[str, Any]] = _SAID["settings"]
+RATES: dict[str, float] = _SAID["lr"]
 CONTROL = "fedavg_at_fedagg_rate"  # what FedAgg is compared with: it chooses rates of its own
 # Methods whose models belong to members are scored on the members' own held-out rows: those of
 # local.validation, which none of them looks at, so that all methods train on equally many rows.
