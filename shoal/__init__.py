@@ -1,6 +1,6 @@
 """Federated learning for federations that never hold still.
 
-- api       ``shoal.run(...)``: a run from Python, and its result
+- api       ``shoal.run(...)``, ``shoal.resume(...)``: runs from Python, and their result
 - core/     Words that every other folder uses; nothing here knows of rounds or methods
 - methods/  What a method is: a name and a tuple of parts that fill slots of a round
 - worlds/   Who is here, what they hold, what changes when: as seeded data
@@ -25,7 +25,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from shoal.api import Result, run
+    from shoal.api import Result, resume, run
     from shoal.methods import catalog as catalog
     from shoal.reports.notebook import Comparison, Run
 
@@ -37,6 +37,7 @@ _LAZY = {
     "Comparison": "shoal.reports.notebook",
     "Result": "shoal.api",
     "Run": "shoal.reports.notebook",
+    "resume": "shoal.api",
     "run": "shoal.api",
 }
 
@@ -55,5 +56,6 @@ __all__ = [
     "Result",
     "Run",
     "__version__",
+    "resume",
     "run",
 ]

@@ -1,8 +1,11 @@
-"""``shoal.run(...)``: a run from Python, without files."""
+"""``shoal.run(...)``, ``shoal.resume(...)``: runs from Python, in memory or in a directory."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,20 +14,29 @@ from typing import Any
 from torch import Tensor
 
 from shoal.config.build import RunPlan, build
-from shoal.config.schema import from_mapping
+from shoal.config.own_names import own_names
+from shoal.config.schema import Config, from_mapping
 from shoal.core.errors import UserError, concerning
 from shoal.core.files import dump_json, dump_yaml, write_bytes, write_text
+from shoal.core.own_code import is_importing, is_in_a_file, named
 from shoal.core.world_protocol import World
 from shoal.data.dataset import Dataset
 from shoal.data.given import as_config, dataset_of
 from shoal.methods import catalog
+from shoal.methods.catalog.registry import METHODS
 from shoal.methods.method import Method
+from shoal.reports.loggers import check
 from shoal.reports.notebook import Faces
 from shoal.reports.page_data import make_page
+from shoal.reports.playing import Callback
+from shoal.reports.playing import play as play_durable
+from shoal.reports.progress import Progress
 from shoal.rounds.play import ClientReport
 from shoal.runs.directory import RunDir
-from shoal.runs.journal import packed, write_clients
+from shoal.runs.journal import packed, unpacked, write_clients
 from shoal.runs.player import Player, Record
+from shoal.runs.records import read_rounds
+from shoal.runs.run import DurableRun
 from shoal.runs.summary import summary
 
 
@@ -61,6 +73,7 @@ class Result(Faces):
         """The run directory that ``shoal run`` would have made, but for its checkpoint."""
         from safetensors.torch import save
 
+        _check_readable(self.plan.config)
         where = RunDir(Path(directory))
         held = where.create(self.plan.config.complete(), self.plan.world.saved(), force)
         write_text(where.rounds, "".join(dump_json(record) + "\n" for record in self.rounds))
@@ -77,29 +90,47 @@ class Result(Faces):
 def run(
     *,
     world: World | Mapping[str, Any] | str | None = None,
-    method: Method | str | Mapping[str, Any] | list[Any] = "fedavg",
+    method: Any = "fedavg",
     seed: int = 0,
+    out: str | Path | None = None,
+    force: bool = False,
+    log: Sequence[str] | str = (),
+    progress: bool = False,
+    callbacks: Sequence[Callback] | Callback = (),
     **config: Any,
 ) -> Result:
-    """Run a method in a world, in memory.
+    """Run a method in a world: in memory, or with ``out`` in a directory, as ``shoal run`` does.
 
     ``world`` and ``method`` are objects, or what a config says of them; every other key of a
-    config (``data``, ``model``, ``local``, ``participation``, ``problem`` ...) is a keyword
-    argument with the config's default. ``data`` may also be rows: a data frame, arrays ``(x, y)``,
-    a data set of torch or Hugging Face (:mod:`shoal.data.given`).
+    config (``data``, ``model``, ``loss``, ``local``, ``participation``, ``problem`` ...) is a
+    keyword argument with the config's default. Where a config names code of the user's
+    (``"mymodels:Net"``), the class or function itself may stand, too. ``data`` may also be rows: a
+    data frame, arrays ``(x, y)``, a data set of torch or Hugging Face (:mod:`shoal.data.given`).
+
+    Parameters
+    ----------
+    out: the run directory; it has checkpoints, can be killed, resumed, watched and compared.
+    force: replace an earlier run there.
+    log: loggers of the directory: csv, tensorboard, mlflow, wandb.
+    progress: show on stderr where the run is.
+    callbacks: a function, or several, told the record of every round.
 
     >>> result = run(problem={"a": [1, 2], "b": [2, -1], "n": [1, 3], "w0": [1], "rounds": 2},
     ...              client_weights="equal", local={"epochs": 2, "lr": 0.1}, engine="loop")
     >>> [round(record["theta"][0], 6) for record in result.rounds]
     [0.735, 0.542875]
     """
+    if is_importing():
+        raise UserError("the module that is imported starts a run; write what starts it under "
+                        "if __name__ == '__main__':")  # fmt: skip
+    durable = out is not None
+    watchers = [callbacks] if callable(callbacks) else list(callbacks)
     values: dict[str, Any] = {"seed": seed, **config}
     built_world, built_method = None, None
     rows: Dataset | None = None
     given = values.get("data")
-    if not isinstance(given, str | None) and not (
-        isinstance(given, Mapping) and ("name" in given or "path" in given)
-    ):
+    said = isinstance(given, Mapping) and ("name" in given or "path" in given)
+    if not (isinstance(given, str | None) or said or callable(given)):
         with concerning("data"):
             rows = dataset_of(given)
         values["data"] = as_config(rows, given)
@@ -112,30 +143,120 @@ def run(
         built_method = method
         values["method"] = spec_of(method)
     else:
-        values["method"] = dict(method) if isinstance(method, Mapping) else method
-    return play(build(from_mapping(values), built_method, built_world, rows))
+        values["method"] = method
+    values = _in_words(values, durable)
+    checked = from_mapping(values)
+    if out is None:
+        if log:
+            raise UserError("log: loggers follow a run in a directory; say which with out=")
+        return play(build(checked, built_method, built_world, rows), progress, watchers)
+    if rows is not None:
+        raise UserError(
+            "data: rows that a program holds could not be read again on resume; put them into a "
+            "file, give the function that loads them, or leave out out="
+        )
+    loggers = check([log] if isinstance(log, str) else log)
+    _check_readable(checked)
+    RunDir(Path(out)).check_free(force)
+    plan = build(checked)
+    if built_world is not None and dump_json(built_world.saved()) != dump_json(plan.world.saved()):
+        raise UserError("world: a config cannot say this world, so a run of it could not be "
+                        "resumed; give its spec, or leave out out=")  # fmt: skip
+    made = DurableRun.create(Path(out), checked, force, planned=lambda _: plan)
+    return _played(made, loggers, progress, watchers)
 
 
-def spec_of(method: Method) -> str | list[str]:
+def resume(
+    directory: str | Path,
+    *,
+    log: Sequence[str] | str = (),
+    progress: bool = False,
+    callbacks: Sequence[Callback] | Callback = (),
+    accept_code: bool = False,
+    changes: Sequence[str] = (),
+) -> Result:
+    """Go on with a run that was killed or interrupted, as ``shoal resume`` does.
+
+    ``changes`` (``key=value``) may name another engine or device, or where the data are now.
+    """
+    loggers = check([log] if isinstance(log, str) else log)
+    found = DurableRun.resume(Path(directory), _say, changes=changes, accept_code=accept_code)
+    watchers = [callbacks] if callable(callbacks) else list(callbacks)
+    return _played(found, loggers, progress, watchers)
+
+
+def _say(text: str) -> None:
+    print(f"shoal: note: {text}", file=sys.stderr)
+
+
+def _played(
+    run: DurableRun, loggers: Sequence[str], progress: bool, callbacks: Sequence[Callback]
+) -> Result:
+    play_durable(run, loggers, say=_say, progress=progress, callbacks=callbacks)
+    where = run.where
+    records = list(read_rounds(where.rounds))
+    reports = unpacked((where.checkpoint / "clients.rows").read_bytes())
+    clients = [(record["round"], reports.get(record["round"], [])) for record in records]
+    figures = json.loads(where.summary.read_text(encoding="utf-8"))
+    return Result(run.plan, records, figures, run.player.tensors(), clients)
+
+
+def _in_words(values: Mapping[str, Any], durable: bool) -> dict[str, Any]:
+    """The values of a config in which a class or function has its name in place of itself."""
+
+    def words(key: str, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {words(key, name): words(key, inner) for name, inner in value.items()}
+        if isinstance(value, list | tuple):
+            return [words(key, item) for item in value]
+        if not callable(value) or isinstance(value, Method):
+            return value
+        name = getattr(value, "__name__", "")
+        if METHODS.get(name) is value:
+            return name
+        return named(key, value, by_name=durable)
+
+    return {key: words(key, value) for key, value in values.items()}
+
+
+def _check_readable(config: Config) -> None:
+    """Refuse to write a config that nobody could read back."""
+    for key, name in own_names(config):
+        if not is_in_a_file(name):
+            raise UserError(
+                f"{key}: no config can say {name}, so the run cannot be saved; give the function "
+                "that makes it, at the top of a module of its own"
+            )
+
+
+def spec_of(method: Method) -> str | list[Any]:
     """What a config would say of a method; its description where a config cannot say it."""
-    names = method.name.split(" + ")
+    said = list(method.spec or ())
     try:
-        same = catalog.build(names) == method
+        same = bool(said) and catalog.build(said) == method
     except UserError:
         same = False
-    return names if same else repr(method)
+    return said if same else repr(method)
 
 
-def play(plan: RunPlan) -> Result:
+def play(plan: RunPlan, progress: bool = False, callbacks: Sequence[Callback] = ()) -> Result:
     """Every round of a plan."""
     player = Player(plan)
     records: list[Record] = []
     clients: list[tuple[int, list[ClientReport]]] = []
-    try:
-        while not player.done:
-            record, reports = player.play()
-            records.append(record)
-            clients.append((record["round"], reports))
-        return Result(plan, records, summary(plan, records), player.tensors(), clients)
-    finally:
-        player.close()
+    shown = Progress(player.rounds, 0, plan.world) if progress else None
+    if shown is not None:
+        player.notes.listen = lambda text: shown.say(f"note: {text}")
+    with shown or nullcontext():
+        try:
+            while not player.done:
+                record, reports = player.play()
+                records.append(record)
+                clients.append((record["round"], reports))
+                if shown is not None:
+                    shown.show(record, player.rounds)
+                for callback in callbacks:
+                    callback(record)
+            return Result(plan, records, summary(plan, records), player.tensors(), clients)
+        finally:
+            player.close()

@@ -1,8 +1,9 @@
 """The documentation: every block of code runs, every method has its page, the site builds.
 
 Blocks of a page run in order, in one temporary directory: ``yaml`` with a title is written to that
-file and checked, ``sh`` goes through the command line (lines that begin with ``shoal``), ``python``
-is executed in one namespace a page. ``text`` is shown only. A block that cannot run says why in a
+file and checked, and so is a ``python`` module with a title; ``sh`` goes through the command line
+(lines that begin with ``shoal``), ``python`` is executed in one namespace a page. ``text`` is shown
+only. A block that cannot run says why in a
 comment above it: ``<!-- not run: the reason -->``.
 """
 
@@ -81,6 +82,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     of rounds, and that every engine gives the same is tested elsewhere.
     """
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     rule = choose.resolved_engine
     monkeypatch.setattr(
         "shoal.engines.choose.resolved_engine",
@@ -100,7 +102,9 @@ def run(page: str, text: str, monkeypatch: pytest.MonkeyPatch) -> int:
         if block.reason is not None or block.language == "text":
             continue
         ran += 1
-        if block.language == "python":
+        if block.language == "python" and block.title:
+            Path(block.title).write_text(block.body, encoding="utf-8")
+        elif block.language == "python":
             exec(compile(block.body, f"{page} (Python)", "exec"), module.__dict__)
         elif block.language == "yaml":
             assert block.title, f"{page}: a yaml block needs a title, the name of its file"

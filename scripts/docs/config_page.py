@@ -30,7 +30,7 @@ evaluate: {rows: test_present, every: 1}
 ```
 
 `data`, `model` and `world` take options of the thing they name: `shoal data info NAME`,
-[Your own model](tutorials/own_model.md), [Your own world](tutorials/own_world.md)."""
+[Your network](tutorials/own_model.md), [Your own world](tutorials/own_world.md)."""
 
 
 def page() -> str:

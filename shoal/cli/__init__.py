@@ -1,10 +1,9 @@
 """The command line; commands import what they need when they run.
 
 - app       the table of commands
-- play      what run and resume share; it needs torch, the commands do not
+- play      what commands that play share; it needs torch, the commands do not
 - run       ``shoal run``, ``shoal resume``, ``shoal demo``
 - demo      what ``shoal demo`` plays
-- progress  what a terminal shows while something runs
 - sweep     ``shoal sweep``, ``shoal tune``
 - reports   ``shoal report``, ``shoal watch``, ``shoal compare``
 - listings  ``shoal methods``, ``shoal data``, ``shoal world``
@@ -19,6 +18,7 @@ from collections.abc import Sequence
 
 from shoal.cli.app import app
 from shoal.core.errors import UserError, shown
+from shoal.core.own_code import looking
 
 BAD_INPUT, ABANDONED, DIVERGED, INTERRUPTED = 2, 3, 5, 130
 
@@ -34,7 +34,8 @@ def call(args: Sequence[str]) -> int:
     from typer.main import get_command
 
     try:
-        result = get_command(app).main(list(args), prog_name="shoal", standalone_mode=False)
+        with looking():
+            result = get_command(app).main(list(args), prog_name="shoal", standalone_mode=False)
         return result if isinstance(result, int) else 0
     except UserError as error:
         return _say(str(error), BAD_INPUT)

@@ -16,11 +16,11 @@ import yaml
 from rich.console import Console
 from rich.progress import Progress as Bar
 
-from shoal.cli.progress import Progress
 from shoal.config.schema import Config
 from shoal.core.errors import UserError
 from shoal.core.files import asset
 from shoal.reports.plots import draw_curves
+from shoal.reports.progress import Progress
 from shoal.reports.run_tables import AFTER, Story, read_story, shift_table
 from shoal.reports.versus import interval
 from shoal.runs.run import DurableRun

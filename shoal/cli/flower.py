@@ -8,6 +8,7 @@ from typing import Any
 
 import typer
 
+from shoal.cli.run import IMPORT
 from shoal.core.errors import UserError
 
 app = typer.Typer(
@@ -32,16 +33,25 @@ def new(
     secure: int = typer.Option(
         0, metavar="N", help="Secure aggregation: the server sees sums of N uploads or more only."
     ),
+    imports: list[str] = typer.Option([], "--import", metavar="DIR|MODULE", help=IMPORT),
 ) -> None:
-    """Write a ready Flower app from a config."""
+    """Write a ready Flower app from a config.
+
+    Own code that it names stays where it is: members install it, and the agreement has its digest.
+    """
     _needs_flower()
+    from shoal.cli.play import find_code
     from shoal.config import load
+    from shoal.flower.agreed_code import agreed_code
     from shoal.flower.apps import write_app
     from shoal.flower.masking import Secure
 
-    rule = Secure(secure) if secure else None
-    agreed = write_app(folder, load(config, changes), publisher=publisher, secure=rule)
+    find_code(imports, config.resolve().parent)
+    rule, read = Secure(secure) if secure else None, load(config, changes)
+    agreed = write_app(folder, read, publisher=publisher, secure=rule)
     typer.echo(f"Wrote {folder}. What members agree to is in {agreed}.")
+    for module, digest in agreed_code(read).items():
+        typer.echo(f"Every member installs {module} first (SHA-256 {digest[:12]}).")
     typer.echo(f"Try it on this machine: shoal flower up {folder} --nodes 5")
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from shoal.cli.run import IMPORT
 from shoal.core.errors import UserError, suggestion
 
 if TYPE_CHECKING:
@@ -252,16 +253,19 @@ def world(
     out: Path | None = typer.Option(None, "-o", "--out", help="Also draw the timeline (PNG)."),
     heat: Path | None = typer.Option(None, "--heat", help="Also draw who holds which class (PNG)."),
     changes: list[str] = typer.Option([], "--set", metavar="KEY=VALUE", help="Change a key."),
+    imports: list[str] = typer.Option([], "--import", metavar="DIR|MODULE", help=IMPORT),
 ) -> None:
     """Draw the timeline before you spend an hour on it."""
     from rich.console import Console
 
+    from shoal.cli.play import find_code
     from shoal.config import load, located
     from shoal.config.build import build
     from shoal.reports.members import draw_heat, heterogeneity_line
     from shoal.worlds.drawing import text
     from shoal.worlds.world import Composed
 
+    find_code(imports, file.resolve().parent)
     config = load(file, [*changes, "engine=loop"])  # no engine is wanted here
     with located(file, changes):
         drawn = build(config).world

@@ -1,20 +1,37 @@
-"""What ``run`` and ``resume`` share."""
+"""What ``run``, ``resume`` and other commands that play share."""
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from pathlib import Path
 
 import typer
 
-from shoal.cli.progress import Progress, closing_line
+from shoal.core.own_code import import_first, look_in
 from shoal.engines.choose import engine_line
-from shoal.reports.loggers import Loggers
+from shoal.reports.playing import play as watched
+from shoal.reports.progress import closing_line
+from shoal.runs.directory import RunDir
 from shoal.runs.run import DurableRun
 
 INTERRUPTED = 130
+
+
+def find_code(imports: Sequence[str], *folders: Path) -> None:
+    """Where a config's own code may come from: the working directory, these folders (but never from
+    a run's), and what ``--import`` says, of which modules are imported at once."""
+    look_in(*(folder for folder in (Path.cwd(), *folders) if not RunDir(folder).is_run))
+    for text in imports:
+        place = Path(text)
+        if place.is_dir() and not (place / "__init__.py").exists():
+            look_in(place)
+        elif place.suffix == ".py" or place.is_dir():
+            look_in(place.resolve().parent)
+            import_first(place.resolve().stem)
+        else:
+            import_first(text)
 
 
 def play(run: DurableRun, loggers: Sequence[str] = (), verbose: bool = False) -> None:
@@ -27,25 +44,9 @@ def play(run: DurableRun, loggers: Sequence[str] = (), verbose: bool = False) ->
     typer.echo(f"{program.method.name} on {line}", err=True)
     # what batch systems send before they kill
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    say = partial(typer.echo, err=True)
-    with (
-        Loggers(directory, loggers, say) as log,
-        Progress(run.player.rounds, run.player.federation.round, run.plan.world) as progress,
-    ):
-        run.player.notes.listen = lambda text: progress.say(f"note: {text}")
-        if verbose:
-            run.player.notes.listen_to_details = progress.say
-        for text in run.player.notes:
-            progress.say(f"note: {text}")
-
-        def watch(record: dict[str, Any], rounds: int) -> None:
-            log.show(record, rounds)
-            progress.show(record, rounds)
-
-        try:
-            run.play(watch)
-        except KeyboardInterrupt:
-            text = f"shoal: interrupted; go on with: shoal resume {directory}"
-            typer.echo(text, err=True)
-            raise typer.Exit(INTERRUPTED) from None
+    try:
+        watched(run, loggers, say=partial(typer.echo, err=True), verbose=verbose)
+    except KeyboardInterrupt:
+        typer.echo(f"shoal: interrupted; go on with: shoal resume {directory}", err=True)
+        raise typer.Exit(INTERRUPTED) from None
     typer.echo(closing_line(run.where))

@@ -10,6 +10,8 @@ import typer
 
 from shoal.core.errors import UserError
 
+IMPORT = "Look for your own code in this folder too; or import this module first."
+
 # ---- run -----------------------------------------------------------------------------------------
 # ``shoal run``.
 
@@ -28,12 +30,16 @@ def run(
     log: list[str] = typer.Option(
         [], "--log", metavar="NAME", help="Also log to csv, tensorboard, mlflow or wandb."
     ),
+    imports: list[str] = typer.Option([], "--import", metavar="DIR|MODULE", help=IMPORT),
 ) -> None:
     """Run a config into a directory.
 
+    Code that it names (`model: {name: mymodels:Net}`) is looked for beside it, in the working
+    directory, in `--import` folders and among installed packages.
+
     Only the CPU is tested; `device: cuda` and `device: mps` are best effort.
     """
-    from shoal.cli.play import play
+    from shoal.cli.play import find_code, play
     from shoal.config import load, located
     from shoal.config.build import build
     from shoal.reports.loggers import check
@@ -41,6 +47,7 @@ def run(
     from shoal.runs.run import DurableRun
 
     loggers = check(log)
+    find_code(imports, file.resolve().parent)
     RunDir(out).check_free(force)  # before the seconds that reading data takes
     overrides = [*changes, f"engine={engine}"] if engine else changes
     config = load(file, overrides)
@@ -65,13 +72,18 @@ def resume(
     log: list[str] = typer.Option(
         [], "--log", metavar="NAME", help="Add a logger to those the run was started with."
     ),
+    imports: list[str] = typer.Option([], "--import", metavar="DIR|MODULE", help=IMPORT),
+    accept_code: bool = typer.Option(
+        False, "--accept-code", help="Go on although your own code has changed."
+    ),
 ) -> None:
     """Go on with a run that was killed, interrupted, or stopped below quorum or by a full disk.
 
     The data and your own code must be those it was started with. Engine, device and the paths of
-    files may be others; nothing else may.
+    files may be others; nothing else may. Code is looked for as `shoal run` does, except in the
+    run directory.
     """
-    from shoal.cli.play import play
+    from shoal.cli.play import find_code, play
     from shoal.reports.loggers import check, export
     from shoal.runs.directory import RunDir
     from shoal.runs.run import DurableRun
@@ -82,11 +94,15 @@ def resume(
         if loggers:
             export(directory, loggers, lambda text: typer.echo(text, err=True))
         return
+    find_code(imports)
     if engine:  # what belongs to the old one does not fit
         drop = ("workers", "address")
         changes = [*(f"{key}=null" for key in drop), f"engine={engine}", *changes]
     run = DurableRun.resume(
-        directory, lambda text: typer.echo(f"shoal: note: {text}", err=True), changes=changes
+        directory,
+        lambda text: typer.echo(f"shoal: note: {text}", err=True),
+        changes=changes,
+        accept_code=accept_code,
     )
     play(run, loggers, verbose)
 

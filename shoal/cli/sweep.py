@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from shoal.cli.run import IMPORT
 from shoal.core.errors import UserError, suggestion
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ def sweep(
     out: Path = typer.Option(..., "-o", "--out", help="The folder for the run directories."),
     workers: int = typer.Option(0, "-j", "--workers", help="Processes at a time; 0: one a core."),
     dry_run: bool = typer.Option(False, "--dry-run", help="List the runs, and run nothing."),
+    imports: list[str] = typer.Option([], "--import", metavar="DIR|MODULE", help=IMPORT),
 ) -> None:
     """Run many configs over the cores: methods x worlds x seeds, or any other keys.
 
@@ -36,13 +38,15 @@ def sweep(
 
     from rich.console import Console
 
-    from shoal.cli.progress import SweepProgress
+    from shoal.cli.play import find_code
+    from shoal.reports.progress import SweepProgress
     from shoal.runs.directory import RunDir
     from shoal.runs.sweep import play_all
     from shoal.runs.sweep.grid import read_sweep, table
 
     if workers < 0:
         raise UserError("--workers must be at least 1, or 0 for one a core")
+    find_code(imports, file.resolve().parent)
     configs = read_sweep(file)
     if dry_run:
         for name in configs:
@@ -75,6 +79,7 @@ def tune(
     seed: int = typer.Option(0, min=0, help="Of the trials."),
     seeds: str = typer.Option("0,1,2", help="Of the best settings' runs on test rows."),
     workers: int = typer.Option(0, help="Processes; else one per core."),
+    imports: list[str] = typer.Option([], "--import", metavar="DIR|MODULE", help=IMPORT),
 ) -> None:
     """Give every method the same number of trials on held-out rows, then test the best.
 
@@ -82,10 +87,12 @@ def tune(
     for them (local.validation, if the config has one); the best setting of each method is then
     trained on all rows and scored as the config says. Finished runs are kept.
     """
+    from shoal.cli.play import find_code
     from shoal.config.read import load, read
     from shoal.core.files import write_text
     from shoal.papers.tuning import TuningPlan, best, final_scores, finals, trials_csv, tuned_md
 
+    find_code(imports, file.resolve().parent)
     load(file)  # a config that is wrong is said so before anything else
     if score not in SCORES:
         raise UserError(f"--score {score}: not known; {suggestion(score, SCORES)}")

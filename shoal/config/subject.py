@@ -24,6 +24,7 @@ from shoal.data.sources import load as load_data
 from shoal.data.text import sharing
 from shoal.methods.catalog.registry import defaults_of
 from shoal.metrics.functions import OF_CLASSES, OF_NUMBERS
+from shoal.models.registry import OF_DATA
 from shoal.worlds.quadratic import Quadratics, Segment
 from shoal.worlds.saved import domains_of, from_file
 
@@ -111,8 +112,8 @@ def _other_sets(name: str, domains: object) -> list[str]:
 
 def complete_model(choice: ModelChoice, data: Dataset) -> dict[str, Any]:
     """The model's name with every option, as a config says it."""
-    known = defaults_of(models.maker(choice.name))
-    if data.vocabulary is not None and "vocabulary" in known:
+    known = defaults_of(models.maker(choice.name), but=OF_DATA)
+    if data.vocabulary is not None and models.takes(choice.name, "vocabulary"):
         known["vocabulary"] = data.vocabulary
     return {"name": choice.name, "init": choice.init, **known, **choice.options}
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from shoal.core.errors import UserError, suggestion
+from shoal.core.own_code import called, is_own, resolve
 from shoal.core.types import Pool, Target
 from shoal.data.download import About
 
@@ -86,9 +87,11 @@ def names() -> list[str]:
 
 def about(name: str) -> About:
     """What is known of the data set ``name`` before it is read."""
+    plain = About(name, name, "-", None, ())
+    if is_users(name):
+        return plain
     if name not in names():
         raise UserError(f"unknown data set {name!r}; {suggestion(name, whole())}")
-    plain = About(name, name, "-", None, ())
     return _ABOUT.get(name) or _ABOUT.get(name.partition(":")[0]) or plain
 
 
@@ -98,7 +101,10 @@ def whole() -> list[str]:
 
 
 def function(name: str) -> Source:
-    """The function behind ``name``; its signature has the options, its text what it is."""
+    """The function behind ``name``, or the user's behind ``module:name``; its signature has the
+    options, its text what it is."""
+    if is_users(name):
+        return resolve("data", name, Dataset)
     about(name)
     return _SOURCES[name]
 
@@ -111,6 +117,10 @@ def load(name: str, **options: Any) -> Dataset:
     (torch.Size([1437, 64]), 10, (64,))
     """
     make = function(name)
+    if is_users(name):
+        found = called("data", name, make, tuple, **options)
+        data = found if isinstance(found, Dataset) else _of_pairs(name, found)
+        return checked(data)._replace(options=tuple(options.items()))
     parameters = inspect.signature(make).parameters
     known = list(parameters)
     for option in options:
@@ -127,6 +137,35 @@ def load(name: str, **options: Any) -> Dataset:
         if parameter.default is parameter.empty and option not in options:
             raise UserError(f"data set {name!r} needs the option {option!r}.")
     return checked(make(**options))._replace(options=tuple(options.items()))
+
+
+def is_users(name: str) -> bool:
+    """Whether a name is a user's ``module:name``; ``pacs:photo`` is a domain."""
+    known = names()
+    return name not in known and name.partition(":")[0] not in known and is_own(name)
+
+
+def _of_pairs(name: str, found: tuple[Any, ...]) -> Dataset:
+    """A data set of a function that returns ``((x, y), (x_test, y_test))``: whole numbers in ``y``
+    are classes."""
+    try:
+        (x, y), (x_test, y_test) = [[torch.as_tensor(part) for part in pair] for pair in found]
+    except (TypeError, ValueError):
+        raise UserError(f"data: {name!r} must make a Dataset, or two pairs of arrays, (x, y) to "
+                        "train on and (x, y) to test on") from None  # fmt: skip
+    if len(x) != len(y) or len(x_test) != len(y_test) or x.shape[1:] != x_test.shape[1:]:
+        shapes = ", ".join(str(tuple(part.shape)) for part in (x, y, x_test, y_test))
+        raise UserError(f"data: {name!r} makes arrays that do not fit each other ({shapes})")
+    if y.is_floating_point() or y.dim() != 1:
+        raise UserError(f"data: {name!r} makes answers of shape {tuple(y.shape)} and type "
+                        f"{y.dtype}, of which only a Dataset can say what they are")  # fmt: skip
+    if x.dtype == torch.float64:
+        x, x_test = x.float(), x_test.float()
+    train, test = Pool(x, y.long()), Pool(x_test, y_test.long())
+    least, most = int(min(y.min(), y_test.min())), int(max(y.max(), y_test.max()))
+    if least < 0:
+        raise UserError(f"data: {name!r} has the class {least}; classes count from 0")
+    return Dataset(name, train, test, most + 1, tuple(x.shape[1:]))
 
 
 def load_like(name: str, other: Dataset) -> Dataset:

@@ -5,6 +5,7 @@
 - keys              member keys, signatures, certificates
 - privacy           clipping, noise, the account
 - masking           secure aggregation: the agreement and the arithmetic
+- agreed_code       code of a user's that members agree to
 - agreement         what members agree to
 - strategies        server-only methods as plain Flower strategies
 - guarded_strategy  a guard and resume around any strategy

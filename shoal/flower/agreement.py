@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from shoal.core.old_names import SERVER_RULES, spelled_as_0_1
 from shoal.core.types import ClientData, Pool
 from shoal.core.world_protocol import Moment, World
 from shoal.data.sources import Dataset
+from shoal.flower.agreed_code import check_installed, code_from
 from shoal.flower.masking import Secure, secure_from
 from shoal.flower.privacy import Privacy, privacy_from
 from shoal.methods.catalog.registry import complete
@@ -187,7 +188,7 @@ SIDE_SPECIFIC_KEYS = (
     "problem",
     "guard",
 )
-PROTECTED = ("privacy", "secure", "bounds")
+OPTIONAL = ("privacy", "secure", "bounds", "code")
 ANYBODY = 1_000_000
 
 
@@ -218,6 +219,7 @@ class Agreement:
     privacy: Privacy | None = None
     secure: Secure | None = None
     bounds: Bounds | None = None  # None: the defaults, unsaid, as in version 0.1
+    code: Mapping[str, str] = field(default_factory=dict)  # digests of users' modules
 
     @property
     def _of_0_1(self) -> bool:
@@ -244,7 +246,8 @@ class Agreement:
 
     def _private(self) -> dict[str, Any]:
         kept = {"privacy": self.privacy, "secure": self.secure, "bounds": self.bounds}
-        return {name: rule.plain() for name, rule in kept.items() if rule is not None}
+        rules = {name: rule.plain() for name, rule in kept.items() if rule is not None}
+        return rules | ({"code": dict(self.code)} if self.code else {})
 
     @property
     def sums(self) -> Secure | None:
@@ -287,9 +290,9 @@ class Agreement:
 def load_agreement(path: Path) -> Agreement:
     """The agreement in a file."""
     values, _ = read(path)
-    if not {"expects", "config"} <= set(values) <= {"expects", "config", *PROTECTED}:
+    if not {"expects", "config"} <= set(values) <= {"expects", "config", *OPTIONAL}:
         raise UserError(f"{path} is no agreement: it needs the keys expects and config, and may "
-                        "have privacy, secure, bounds (shoal flower new writes one)")  # fmt: skip
+                        f"have {', '.join(OPTIONAL)} (shoal flower new writes one)")  # fmt: skip
     if not isinstance(values["config"], dict):
         raise UserError(f"{path}: config must be a mapping of keys to values")
     if {"data", "world", "problem"} & set(values["config"]):
@@ -298,8 +301,10 @@ def load_agreement(path: Path) -> Agreement:
     private = privacy_from(values["privacy"]) if values.get("privacy") is not None else None
     secure = secure_from(values["secure"]) if values.get("secure") is not None else None
     bounds = bounds_from(values["bounds"]) if values.get("bounds") is not None else None
-    expects = _data_form(values["expects"], path)
-    return Agreement(expects, from_mapping(values["config"]), private, secure, bounds)
+    expects, config = _data_form(values["expects"], path), from_mapping(values["config"])
+    code = code_from(values.get("code") or {})
+    check_installed(path.resolve(), config, code)
+    return Agreement(expects, config, private, secure, bounds, code)
 
 
 def _data_form(values: Any, path: Path) -> DataForm:

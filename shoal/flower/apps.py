@@ -18,6 +18,7 @@ from shoal.config.build import build
 from shoal.config.subject import dataset_of
 from shoal.core.errors import UserError
 from shoal.core.files import asset, dump_yaml, write_text
+from shoal.flower.agreed_code import agreed_code
 from shoal.flower.agreement import Agreement, Bounds, DataForm, Rules, load_agreement, rules_from
 from shoal.flower.keys import Key, new_key, read_key
 from shoal.flower.masking import Secure
@@ -143,7 +144,8 @@ def write_app(
     name = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-") or "federation"
     package = name.replace("-", "_")
     today = config.model_copy(update={"format": 2})
-    agreed = Agreement(expects or expected_of(config), today, secure=secure, bounds=Bounds())
+    form, code = expects or expected_of(config), agreed_code(config)
+    agreed = Agreement(form, today, secure=secure, bounds=Bounds(), code=code)
     plan = agreed.plan()  # every check that can fail fails here
     if secure is None:  # a sum hides how long each upload is
         limits = Bounds().filled(plan.initial.theta, None)

@@ -104,6 +104,7 @@ class Method:
     weights: Weights = "by_samples"
     base: bool = True
     paper: str = field(default="", compare=False)
+    spec: tuple[Any, ...] | None = field(default=None, compare=False)  # what a config says of it
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "weights", CLIENT_WEIGHTS.get(self.weights, self.weights))
@@ -201,7 +202,9 @@ class Method:
         weights = bases[0].weights if bases else "by_samples"
         if any(p.equal_weights for p in self.parts + other.parts):
             weights = "equal"
-        return Method(f"{self.name} + {other.name}", self.parts + other.parts, weights, bool(bases))
+        spec = None if self.spec is None or other.spec is None else self.spec + other.spec
+        name, parts = f"{self.name} + {other.name}", self.parts + other.parts
+        return Method(name, parts, weights, bool(bases), spec=spec)
 
     def with_weights(self, weights: Weights) -> Method:
         return Method(self.name, self.parts, weights, self.base, self.paper)

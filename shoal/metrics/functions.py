@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
-from importlib import import_module
 
 import torch
 from torch import Tensor
 
 from shoal.core.errors import UserError
+from shoal.core.own_code import again, resolve
 
 Metric = Callable[[Tensor, Tensor], float]
 
@@ -76,20 +76,12 @@ def metric(name: str) -> Metric:
     """
     if name in METRICS:
         return METRICS[name]
-    module, _, attribute = name.partition(":")
-    if not attribute:
+    if ":" not in name:
         near = get_close_matches(name, METRICS, n=1, cutoff=0.4)
         hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(METRICS)}"
         raise UserError(f"evaluate.metrics: {name!r} is not known; {hint}, or write one of your "
                         f"own as module:function")  # fmt: skip
-    try:
-        found = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise UserError(f"evaluate.metrics: {name!r} cannot be imported ({error})") from None
-    if not callable(found):
-        raise UserError(f"evaluate.metrics: {name!r} is no function")
-    made: Metric = found
-    return made
+    return resolve("evaluate.metrics", name)
 
 
 def measured(names: Sequence[str], outputs: Tensor, labels: Tensor) -> dict[str, float]:
@@ -112,7 +104,7 @@ def _number(name: str, outputs: Tensor, labels: Tensor) -> float:
     if name in METRICS:
         return METRICS[name](outputs, labels)
     try:
-        return float(metric(name)(outputs, labels))
+        return float(again("evaluate.metrics", name)(outputs, labels))
     except UserError:
         raise
     except Exception as error:

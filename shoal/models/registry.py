@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from torch import nn
 
 from shoal.core.errors import UserError, suggestion
+from shoal.core.own_code import called, is_own, resolve
 
 # ---- registry ------------------------------------------------------------------------------------
 # The table of models, and what is checked before one is built.
 
 Shape = tuple[int, ...]
 M = TypeVar("M", bound=Callable[..., nn.Module])
+
+OF_DATA = ("shape", "classes", "outputs")  # parameters of a user's network that the data fill
 
 _MODELS: dict[str, Callable[..., nn.Module]] = {}
 
@@ -40,11 +43,15 @@ def names() -> list[str]:
 
 def takes(name: str, option: str) -> bool:
     """Whether a model of that name has that option."""
-    return name in _MODELS and option in inspect.signature(_MODELS[name]).parameters
+    known = name in _MODELS or is_own(name)
+    return known and option in inspect.signature(maker(name)).parameters
 
 
 def maker(name: str) -> Callable[..., nn.Module]:
-    """The function behind ``name``; its signature has the options."""
+    """The function behind ``name``, or the user's behind ``module:name``; its signature has the
+    options."""
+    if name not in _MODELS and is_own(name):
+        return resolve("model", name, nn.Module)
     if name not in _MODELS:
         raise UserError(f"unknown model {name!r}; {suggestion(name, names())}")
     return _MODELS[name]
@@ -64,11 +71,24 @@ def build(name: str, shape: Sequence[int], classes: int, **options: Any) -> nn.M
         raise UserError(f"model {name!r} needs a shape of sizes of at least 1, not {size}.")
     if classes < 1:
         raise UserError(f"model {name!r} needs at least 1 class, not {classes!r}.")
+    if name not in _MODELS:
+        return build_own(name, make, size, classes, options)
     known = list(inspect.signature(make).parameters)[2:]
     for option in options:
         if option not in known:
             raise UserError(f"model {name!r} has no option {option!r}; {suggestion(option, known)}")
     return make(size, classes, **options)
+
+
+def build_own(
+    name: str, make: Callable[..., nn.Module], size: Shape, classes: int, options: dict[str, Any]
+) -> nn.Module:
+    """A network of ``module:name``: the data fill parameters that are called so, the rest are
+    options."""
+    filled = dict(zip(OF_DATA, (size, classes, classes), strict=True))
+    known = inspect.signature(make).parameters
+    given = {key: value for key, value in filled.items() if key in known} | options
+    return called("model", name, make, nn.Module, **given)
 
 
 def image_shape(name: str, shape: Shape, least: int = 1) -> tuple[int, int, int]:
@@ -112,14 +132,19 @@ class Blueprint:
     name: str
     shape: Shape
     classes: int
-    options: tuple[tuple[str, Any], ...] = ()
+    options: tuple[tuple[str, Any], ...] = field(default=(), hash=False)
+    own: Callable[..., nn.Module] | None = None  # behind module:name
 
     @classmethod
     def of(cls, name: str, shape: Shape, classes: int, options: Mapping[str, Any]) -> Blueprint:
-        return cls(name, tuple(shape), classes, tuple((k, _fixed(v)) for k, v in options.items()))
+        fixed = tuple((k, _fixed(v)) for k, v in options.items())
+        return cls(name, tuple(shape), classes, fixed, None if name in _MODELS else maker(name))
 
     def __call__(self) -> nn.Module:
-        return build(self.name, self.shape, self.classes, **dict(self.options))
+        options = dict(self.options)
+        if self.own is not None:
+            return build_own(self.name, self.own, self.shape, self.classes, options)
+        return build(self.name, self.shape, self.classes, **options)
 
 
 def _fixed(value: Any) -> Any:

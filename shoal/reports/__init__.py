@@ -7,6 +7,8 @@
 - run_tables  a run directory read for tables; what shifts did; controls
 - versus      several runs: ranks, paired differences, intervals
 - html        one page that needs nothing else
+- progress    what a terminal shows while something runs
+- playing     a run that is played while loggers, progress and callbacks look on
 - plots       pictures with matplotlib
 - notebook    runs in a notebook; data frames
 - watch/      ``shoal watch``: a live page over a folder of runs; it only reads

@@ -114,6 +114,15 @@ def packed(round: int, clients: Sequence[ClientReport]) -> bytes:
     return np.array(rows, ROW).tobytes()
 
 
+def unpacked(content: bytes) -> dict[int, list[ClientReport]]:
+    """What clients did, by round, of rows as they stand in the log."""
+    found: dict[int, list[ClientReport]] = {}
+    for round, client, *rest in np.frombuffer(content, ROW).tolist():
+        model, *figures = rest
+        found.setdefault(round, []).append(ClientReport(model, client, *figures))
+    return found
+
+
 def write_clients(rows: Path, target: Path) -> None:
     """Rows to Parquet, a row group at a time."""
     import pyarrow as pa

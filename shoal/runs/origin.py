@@ -11,7 +11,6 @@ import hashlib
 import inspect
 import json
 import sys
-import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -22,9 +21,12 @@ import torch
 from torch import Tensor
 
 from shoal import models
+from shoal.config import Config
 from shoal.config.build import RunPlan
+from shoal.config.own_names import own_names, sources
 from shoal.core.errors import UserError
 from shoal.core.files import dump_json, write_text
+from shoal.core.own_code import file_of, file_of_name, is_own, is_users
 from shoal.core.types import Pool
 from shoal.data.dataset import about, function
 from shoal.data.download import find
@@ -51,6 +53,7 @@ class Origin:
 
     data: Mapping[str, str]
     modules: Mapping[str, str]
+    own_code: Mapping[str, str] = field(default_factory=dict)  # of modules that the config names
     place: str = ""  # where the data were read from
     config: str = ""
     config_0_1: str = ""
@@ -84,11 +87,48 @@ def origin_of(plan: RunPlan) -> Origin:
     data = {name: _pool(pool) for name, pool in pools.items() if isinstance(pool, Pool)}
     if plan.config.problem is None and plan.config.model.init != "random":
         data["initial"] = _digest(plan.initial)
-    return Origin(data, dict(sorted(_code(plan))), _place(plan))
+    own = {name: source.digest for name, source in sources(plan.config).items() if source.file}
+    return Origin(data, dict(sorted(_code(plan))), own, _place(plan))
+
+
+def check_code(where: RunDir, old: Origin | None, config: Config, accept: bool) -> None:
+    """Before any code of the user's is imported: it must be what the run was started with, unless
+    that is accepted, and it never comes from the run directory."""
+    found = sources(config)
+    for source in found.values():
+        if source.file is not None and source.file.is_relative_to(where.path.resolve()):
+            raise UserError(
+                f"{source.file} is inside the run directory, from which no code is run; put it "
+                "elsewhere and point at its folder with --import"
+            )
+    if old is None:
+        return
+    for key, name in own_names(config):
+        if not is_own(name) and old.modules:
+            raise UserError(f"{key}: {name!r} is not known here; it was registered by code of "
+                            f"{' or '.join(old.modules)}, so say --import MODULE")  # fmt: skip
+    if accept:
+        return
+    for name, digest in old.own_code.items():
+        if name in found and found[name].digest != digest:
+            raise _other_code(where, name)
+    for name, digest in old.modules.items():
+        file = file_of_name(name)
+        if file is not None and _sha(file) != digest:
+            raise _other_code(where, name)
+
+
+def _other_code(where: RunDir, name: str) -> UserError:
+    return _other(where, f"the code of {name!r}", "put the old code back, go on with the new one "
+                  "(--accept-code)")  # fmt: skip
 
 
 def check_origin(
-    where: RunDir, old: Origin | None, plan: RunPlan, say: Callable[[str], None]
+    where: RunDir,
+    old: Origin | None,
+    plan: RunPlan,
+    say: Callable[[str], None],
+    accept: bool = False,
 ) -> Origin:
     """Refuse to go on with other data, members or code; returns the origin as it is now."""
     now = origin_of(plan)
@@ -104,13 +144,19 @@ def check_origin(
         rows = {"pool": "training rows", "test_pool": "test rows"}
         told = " and ".join(rows[name] for name in changed if name in rows)
         raise _other(where, f"the {told} of the data", "put the old data back")
-    for name in {**old.modules, **now.modules}:
-        if old.modules.get(name) != now.modules.get(name):
-            raise _other(where, f"the code of {name!r}", "put the old code back")
+    for name in code_changed(old, now):
+        if not accept:
+            raise _other_code(where, name)
     if old.place and now.place != old.place:
         say(f"the data have moved from {old.place} to {now.place or 'another place'}; they are "
             "the same")  # fmt: skip
     return now
+
+
+def code_changed(old: Origin, now: Origin) -> list[str]:
+    """Modules whose code is another, or that one of the two does not use."""
+    before, after = {**old.modules, **old.own_code}, {**now.modules, **now.own_code}
+    return [name for name in {**before, **after} if before.get(name) != after.get(name)]
 
 
 def _check_world(where: RunDir, now: Mapping[str, Any]) -> None:
@@ -187,12 +233,16 @@ def _code(plan: RunPlan) -> Iterator[tuple[str, str]]:
             waiting.append(module)
     while waiting:
         module = waiting.pop()
-        name, file = module.__name__, _file(module)
+        name, file = module.__name__, file_of(module)
         if name in seen or name.partition(".")[0] == "shoal" or file is None:
             continue
         seen.add(name)
-        yield name, hashlib.sha256(file.read_bytes()).hexdigest()
-        waiting += [found for found in _imported(module) if _is_users(found)]
+        yield name, _sha(file)
+        waiting += [found for found in _imported(module) if is_users(found)]
+
+
+def _sha(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def _used(plan: RunPlan) -> Iterator[Any]:
@@ -226,18 +276,3 @@ def _imported(module: ModuleType) -> Iterator[ModuleType]:
         found = sys.modules.get(name) if isinstance(name, str) else None
         if found is not None:
             yield found
-
-
-def _is_users(module: ModuleType) -> bool:
-    """Whether a module is neither Python's nor installed."""
-    file = _file(module)
-    paths = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    return file is not None and not any(file.is_relative_to(path) for path in paths)
-
-
-def _file(module: ModuleType) -> Path | None:
-    try:
-        found = inspect.getsourcefile(module)
-    except TypeError:  # built in
-        return None
-    return Path(found) if found and Path(found).exists() else None

@@ -17,6 +17,7 @@ from safetensors.torch import save
 
 from shoal.config import Config, load_run, read
 from shoal.config.build import RunPlan, build
+from shoal.config.own_names import import_own
 from shoal.config.read import applied
 from shoal.config.version_0_1 import as_hashed_before
 from shoal.core import files
@@ -30,7 +31,14 @@ from shoal.runs import checkpoint
 from shoal.runs import directory as diverged
 from shoal.runs.directory import RunDir
 from shoal.runs.journal import Journal
-from shoal.runs.origin import Origin, check_origin, origin_of, read_origin
+from shoal.runs.origin import (
+    Origin,
+    check_code,
+    check_origin,
+    code_changed,
+    origin_of,
+    read_origin,
+)
 from shoal.runs.player import AbandonedError, Player, Record
 from shoal.runs.records import read_rounds
 from shoal.runs.summary import summary
@@ -97,11 +105,13 @@ class DurableRun:
         say: Say = lambda text: None,
         planned: Planner = build,
         changes: Sequence[str] = (),
+        accept_code: bool = False,
     ) -> DurableRun:
         """The run in a directory, where its newest good checkpoint left it.
 
         ``changes`` (``key=value``) may say another engine or device, or where the data are now;
-        anything else would make it another run.
+        anything else would make it another run. Code of the user's must be the same, unless
+        ``accept_code``.
         """
         where = RunDir(directory)
         where.check_run()
@@ -114,14 +124,20 @@ class DurableRun:
             where.checkpoint.mkdir(exist_ok=True)
             held = files.hold(where.lock, directory)
             try:
-                return cls._resumed(where, held, say, planned, changes)
+                return cls._resumed(where, held, say, planned, changes, accept_code)
             except BaseException:
                 held.close()
                 raise
 
     @classmethod
     def _resumed(
-        cls, where: RunDir, held: IO[str], say: Say, planned: Planner, changes: Sequence[str]
+        cls,
+        where: RunDir,
+        held: IO[str],
+        say: Say,
+        planned: Planner,
+        changes: Sequence[str],
+        accept_code: bool,
     ) -> DurableRun:
         written, _ = read(where.config)
         _check_changes(written, changes)
@@ -138,12 +154,14 @@ class DurableRun:
         known = {told}
         if old is not None and old.config == now and old.config_0_1:
             known.add(old.config_0_1)
+        check_code(where, old, config, accept_code)
+        import_own(config)
         saved = checkpoint.load(where.checkpoint, known, config.device)
         if saved is not None and saved.skipped:
             say(saved.skipped)
         player = Player(planned(config), saved.federation if saved else None)
         player.notes.known(_noted(where, saved.lengths[0] if saved else 0))
-        origin = _checked_origin(where, old, player, written, say)
+        origin = _checked_origin(where, old, player, written, say, accept_code)
         values = player.plan.config.complete()
         if changes:
             if told != now:  # a directory of version 0.1 becomes one of this version
@@ -278,10 +296,18 @@ def _check_changes(written: Mapping[str, Any], changes: Sequence[str]) -> None:
 
 
 def _checked_origin(
-    where: RunDir, old: Origin | None, player: Player, written: Mapping[str, Any], say: Say
+    where: RunDir,
+    old: Origin | None,
+    player: Player,
+    written: Mapping[str, Any],
+    say: Say,
+    accept: bool,
 ) -> Origin:
     """Data and code must be the same; who computes may be another, which is noted."""
-    origin, config = check_origin(where, old, player.plan, say), player.plan.config
+    origin, config = check_origin(where, old, player.plan, say, accept), player.plan.config
+    if old is not None and (changed := code_changed(old, origin)):
+        player.notes.add(f"from round {player.federation.round} on the code of "
+                         f"{', '.join(changed)} is another (--accept-code)")  # fmt: skip
     first = f"{written.get('engine')} on {written.get('device')}"
     engines = dict(old.engines) if old is not None and old.engines else {"0": first}
     before, after = list(engines.values())[-1], _computed_by(config)

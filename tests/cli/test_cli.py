@@ -206,7 +206,7 @@ def test_an_interrupt_exits_with_130(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from shoal.cli.progress import Progress
+    from shoal.reports.progress import Progress
 
     def interrupt(self: Progress, record: dict[str, Any], rounds: int) -> None:
         if record["round"] == 4:

@@ -8,8 +8,8 @@ import sys
 import pytest
 from reports.made_runs import record
 
-from shoal.cli import progress
-from shoal.cli.progress import Live, sparkline
+from shoal.reports import progress
+from shoal.reports.progress import Live, sparkline
 
 
 def played(rounds: int) -> Live:

@@ -332,7 +332,7 @@ def _is_ours(program: ClientProgram) -> bool:
     task = program.task
     build: Any = getattr(task, "build", None)
     if isinstance(build, Blueprint):
-        build = maker(build.name)
+        build = build.own or maker(build.name)
     things = [*program.method.parts, program.optimizer, task, build, getattr(task, "rows", None)]
     return all(thing is None or _module_of(thing).startswith("shoal.") for thing in things)
 

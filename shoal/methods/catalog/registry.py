@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import replace
 from functools import wraps
 from typing import Any, ParamSpec
 
 from shoal.core.errors import UserError, suggestion
+from shoal.core.own_code import called, is_own, resolve
 from shoal.core.setting_types import check_arguments
 from shoal.methods.method import Method
 
@@ -72,7 +74,9 @@ def entry(function: Callable[Settings, Method]) -> Callable[Settings, Method]:
     @wraps(function)
     def checked(*args: Settings.args, **kwargs: Settings.kwargs) -> Method:
         given = signature.bind(*args, **kwargs).arguments
-        return function(**check_arguments(f"method: {name}", function, given))  # type: ignore[call-arg]
+        made = function(**check_arguments(f"method: {name}", function, given))  # type: ignore[call-arg]
+        settings = {key: plain(value) for key, value in given.items()}
+        return replace(made, spec=({name: settings},)) if _is_plain(settings) else made
 
     METHODS[name] = checked
     return checked
@@ -110,6 +114,8 @@ def build(spec: Spec) -> Method:
 
 
 def _one(name: str, settings: Mapping[str, Any]) -> Method:
+    if name not in METHODS and is_own(name):
+        return called("method", name, resolve("method", name, Method), Method, **settings)
     if name not in METHODS:
         raise UserError(f"method: {name!r} is not known; {suggestion(name, sorted(METHODS))}")
     function = METHODS[name]
@@ -150,9 +156,9 @@ def _all_settings(name: str, settings: dict[str, Any], epochs: int | None) -> di
 
 
 def _defaults(name: str) -> dict[str, Any]:
-    """The settings that a method of the catalog has when nothing is said, as JSON values."""
+    """The settings that a method has when nothing is said, as JSON values."""
     if name not in METHODS:
-        return {}
+        return defaults_of(resolve("method", name, Method)) if is_own(name) else {}
     return defaults_of(METHODS[name])
 
 

@@ -11,11 +11,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from shoal.config.own_names import sources
 from shoal.config.schema import Config
 from shoal.config.subject import drawn_data
 from shoal.core.errors import UserError
 from shoal.core.files import check_writable, dump_json, write_text
 from shoal.core.machine import cores
+from shoal.core.own_code import imported_first, tell, told
 from shoal.runs.directory import RunDir
 
 # ---- events --------------------------------------------------------------------------------------
@@ -124,7 +126,18 @@ def play_all(
         _remember(root, values)
     todo = {name: value for name, value in values.items() if name not in outcomes}
     if todo:
-        order = {"root": str(root), "runs": todo, "workers": workers or cores(), "seconds": seconds}
+        for name in todo:  # named here, so that no worker writes over the progress
+            for source in sources(configs[name]).values():
+                tell(source)
+        order = {
+            "root": str(root),
+            "runs": todo,
+            "workers": workers or cores(),
+            "seconds": seconds,
+            "path": [str(Path(folder).resolve()) for folder in sys.path],
+            "told": told(),
+            "imports": imported_first(),
+        }
         outcomes |= _supervise(order, watch or (lambda event: None))
     return {name: outcomes.get(name, Outcome("failed", "the worker died")) for name in configs}
 

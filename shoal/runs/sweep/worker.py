@@ -20,6 +20,7 @@ from shoal.config.schema import Config, from_mapping
 from shoal.config.subject import dataset_of
 from shoal.core.errors import UserError
 from shoal.core.machine import keep_to
+from shoal.core.own_code import adopt
 from shoal.data.sources import Dataset
 from shoal.runs.directory import RunDir
 from shoal.runs.player import AbandonedError
@@ -180,6 +181,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)  # threads do not survive a fork, so none may start here
     order: dict[str, Any] = json.loads(_first_line())
+    adopt(order["path"], order["told"], order["imports"])
     runs = {name: from_mapping(values) for name, values in order["runs"].items()}
     manager = Manager(Path(order["root"]), order["workers"], events)
     manager.play(runs, order["seconds"])
