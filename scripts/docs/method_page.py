@@ -22,7 +22,7 @@ FAMILIES = {
     "client_drift": "Corrected gradients and momentum",
     "personal": "Personal and several models",
     "continual": "Continual learning",
-    "detectors": "Detectors and measurements",
+    "plug_ins": "Plug-ins: detectors, measurements, compressed and private changes",
 }
 PAPERS = (
     'Paper 1: "Federated Learning with Dynamic Client Arrival and Departure". '

@@ -20,7 +20,7 @@ from shoal.metrics.cost import TABLE_8, MethodCost, beside_table_8
 from shoal.papers.tables import markdown_table
 from shoal.reports.run_tables import Story, level_and_recovery, read_story
 from shoal.runs.directory import RunDir
-from shoal.runs.player import AbandonedError
+from shoal.runs.player import RoundFailedError
 from shoal.runs.run import DurableRun
 from shoal.runs.summary import gradients_a_step
 
@@ -55,7 +55,7 @@ def compare_all(out: Path, say: Say, base: Mapping[str, Any] = BASE) -> list[Sto
         where = out / name
         try:
             _finish(where, name, base)
-        except (UserError, AbandonedError) as error:
+        except (UserError, RoundFailedError) as error:
             say(f"{name}: not run: {error}")
             continue
         story = read_story(where)

@@ -135,7 +135,7 @@ def make_order(round: Round, k: int, jobs: Sequence[Job], summed: bool = False) 
         uniform=settings.uniform,
         summed=summed,
         last_batch=settings.last_batch,
-        ends=tuple(endings_of(federation, k).items()) if settings.elsewhere else (),
+        ends=tuple(endings_of(federation, k).items()) if settings.clients_are_remote else (),
     )
 
 
@@ -144,7 +144,9 @@ def make_member(round: Round, job: Job) -> Member:
     settings, now = round.settings, round.moment.round
     client, world, cap = job.client, settings.world, settings.cap(job.client)
     memories = round.federation.store.get(client, job.model)
-    if settings.elsewhere:  # the store holds numbers; the memories themselves are the client's
+    if (
+        settings.clients_are_remote
+    ):  # the store holds numbers; the memories themselves are the client's
         return Member(client, world.train(client, now), None, memories, cap)
     if round.federation.endings:
         memories = _caught_up(round, job, memories)

@@ -19,7 +19,7 @@ from shoal.methods.slots import Part
 from shoal.methods.view import ServerView
 from shoal.rounds.orders import Spent, bytes_up, make_order, sent_down
 from shoal.rounds.state import Federation, Round, Settings
-from shoal.rounds.uploads import Accumulator
+from shoal.rounds.uploads import UploadSums
 
 # ---- cohort --------------------------------------------------------------------------------------
 # Who takes part in a round: the world's and the config's business, not a method's.
@@ -287,7 +287,7 @@ class Trained(NamedTuple):
     """What came back for one model: the sums, what each client keeps, and the vector sent."""
 
     model: int
-    total: Accumulator
+    total: UploadSums
     memories: list[tuple[int, tuple[Tree, ...]]]  # by client
     sent: Tensor
 
@@ -319,7 +319,7 @@ def _train_model(round: Round, k: int, jobs: Sequence[Job], report: RoundReport)
     federation, settings = round.federation, round.settings
     order = make_order(round, k, jobs, summed=_summed(settings))
     model, memories = order.model, list[tuple[int, tuple[Tree, ...]]]()
-    total = Accumulator(
+    total = UploadSums(
         settings.method, model.theta.numel(), model.stats.numel(), federation.models[k].theta
     )
     expected, seen = {job.client for job in jobs}, set[int]()

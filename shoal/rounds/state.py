@@ -96,7 +96,7 @@ class Settings:
     lone_layer: str | None = None  # cannot train on a batch of one row
     guard: Guard = field(default_factory=Guard)
     start: Model | None = None
-    elsewhere: bool = False  # clients' data and memories are on their own machines
+    clients_are_remote: bool = False  # clients' data and memories are on their own machines
 
     def cap(self, client: int) -> int | None:
         """At most so many local steps of a client in a round."""
@@ -313,7 +313,7 @@ class Round:
             for i, p in enumerate(settings.method.parts)
             if type(p).last_model is not Part.last_model
         ]
-        if not keepers or settings.elsewhere or len(federation.models) > 1:
+        if not keepers or settings.clients_are_remote or len(federation.models) > 1:
             return None
         i, keeper = keepers[0]
 

@@ -26,7 +26,7 @@ from shoal.core.files import (
 )
 from shoal.core.states import decode_tree, encode_tree
 from shoal.core.types import Model
-from shoal.rounds.client_memories import ClientStore, Entry, Spilled, SpillFile
+from shoal.rounds.client_memories import ClientStore, Entry, OnDisk, SpillFile
 from shoal.rounds.state import Federation
 
 # ---- shards --------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ def _frozen_state(
 
 def _frozen_memories(entry: Entry, add: Add, link: Callable[[SpillFile], None]) -> list[Any]:
     """Memories in RAM go to a shard; those on disk already are linked, not written again."""
-    if not isinstance(entry, Spilled):
+    if not isinstance(entry, OnDisk):
         return [encode_tree(memory, add) for memory in entry]
     link(entry.file)
     names = entry.names()

@@ -39,7 +39,7 @@ from shoal.runs.origin import (
     origin_of,
     read_origin,
 )
-from shoal.runs.player import AbandonedError, Player, Record
+from shoal.runs.player import Player, Record, RoundFailedError
 from shoal.runs.records import read_rounds
 from shoal.runs.summary import summary
 from shoal.worlds.members.ids import spread
@@ -74,7 +74,7 @@ class DurableRun:
         self._lock, self._hash = held, config_hash
         self.journal = Journal(where, saved.lengths if saved else (0, 0))
         if saved is None:
-            player.federation.store.settle(where.checkpoint / checkpoint.MEMORIES)
+            player.federation.store.use_folder(where.checkpoint / checkpoint.MEMORIES)
         # what a checkpoint would hold: replaced as a whole once a round is written down
         self._good = (self.player.federation, self.journal.lengths)
         self._saved_round = saved.federation.round if saved else -1
@@ -119,7 +119,7 @@ class DurableRun:
         if where.finished:
             raise UserError(f"{directory} is finished; there is nothing to resume")
         if (round := diverged.diverged(directory)) is not None:
-            raise AbandonedError(diverged.why(directory), round, True)
+            raise RoundFailedError(diverged.why(directory), round, True)
         with _telling_full_disk(where):
             where.checkpoint.mkdir(exist_ok=True)
             held = files.hold(where.lock, directory)
@@ -176,7 +176,7 @@ class DurableRun:
     def play(self, watch: Watcher | None = None) -> None:
         """Play what is left. Whatever stops it, the directory can be resumed.
 
-        A run that has diverged is not played on: :class:`~shoal.runs.player.AbandonedError` says
+        A run that has diverged is not played on: :class:`~shoal.runs.player.RoundFailedError` says
         so.
         """
         try:
@@ -197,12 +197,12 @@ class DurableRun:
                 if self._due():
                     self._checkpoint()
             self._finish()
-        except AbandonedError as error:
+        except RoundFailedError as error:
             self._checkpoint()
             sentence = f"{error}; {self._advice(error)}"
             if error.diverged:
                 diverged.note(self.where.path, error.round, sentence)
-            raise AbandonedError(sentence, error.round, error.diverged) from None
+            raise RoundFailedError(sentence, error.round, error.diverged) from None
         except KeyboardInterrupt:
             self._checkpoint()
             raise
@@ -219,9 +219,9 @@ class DurableRun:
         said = f"{loss:.3g}, above guard.diverged ({most:g}) times the initial {first:.3g}"
         why = said if math.isfinite(loss) else "not finite"
         round = int(record["round"])
-        raise AbandonedError(f"round {round} ended with a loss that is {why}", round, True)
+        raise RoundFailedError(f"round {round} ended with a loss that is {why}", round, True)
 
-    def _advice(self, error: AbandonedError) -> str:
+    def _advice(self, error: RoundFailedError) -> str:
         if error.diverged:
             return "it has diverged and would again: try a smaller local.lr, or local.clip"
         return f"the run stops here, try again with: shoal resume {self.where.path}"

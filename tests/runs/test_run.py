@@ -26,7 +26,7 @@ from shoal.engines.loop import Loop
 from shoal.methods.method import Method
 from shoal.methods.slots import Part
 from shoal.methods.view import ServerView
-from shoal.runs.player import AbandonedError, Player
+from shoal.runs.player import Player, RoundFailedError
 from shoal.runs.run import DurableRun
 
 BY_HAND = {
@@ -142,7 +142,9 @@ def test_below_quorum_stops_cleanly(tmp_path: Path) -> None:
             if where.exists()
             else DurableRun.create(where, from_mapping(config))
         )
-        with pytest.raises(AbandonedError, match="round 0 was abandoned.*norm .* above the limit"):
+        with pytest.raises(
+            RoundFailedError, match="round 0 was abandoned.*norm .* above the limit"
+        ):
             run.play()
         assert rounds(where) == [] and not (where / "summary.json").exists()
 
