@@ -1,6 +1,6 @@
 """Networks that people train, written as people write them; nothing here knows of shoal.
 
-Dropout is left out everywhere: every contestant would have to draw the same numbers.
+Dropout is left out where contestants are compared: each would have to draw the same numbers.
 """
 
 from __future__ import annotations
@@ -99,9 +99,9 @@ class MobileNet(nn.Module):
 class OwnAttention(nn.Module):
     """Attention of every token to every token by ``scaled_dot_product_attention``."""
 
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, width: int, heads: int, drop: float = 0.0) -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, self.drop = heads, drop
         self.into = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
 
@@ -109,7 +109,8 @@ class OwnAttention(nn.Module):
         rows, length, width = x.shape
         split = self.into(x).view(rows, length, 3, self.heads, width // self.heads)
         q, k, v = split.permute(2, 0, 3, 1, 4).unbind(0)
-        seen = F.scaled_dot_product_attention(q, k, v)
+        drop = self.drop if self.training else 0.0
+        seen = F.scaled_dot_product_attention(q, k, v, dropout_p=drop)
         result: Tensor = self.out(seen.transpose(1, 2).reshape(rows, length, width))
         return result
 
@@ -117,9 +118,9 @@ class OwnAttention(nn.Module):
 class TorchAttention(nn.Module):
     """The same by ``nn.MultiheadAttention``."""
 
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, width: int, heads: int, drop: float = 0.0) -> None:
         super().__init__()
-        self.inner = nn.MultiheadAttention(width, heads, batch_first=True)
+        self.inner = nn.MultiheadAttention(width, heads, drop, batch_first=True)
 
     def forward(self, x: Tensor) -> Tensor:
         result: Tensor = self.inner(x, x, x, need_weights=False)[0]
@@ -127,29 +128,31 @@ class TorchAttention(nn.Module):
 
 
 class Layer(nn.Module):
-    """A layer of a transformer, normalised before attention and before its two products."""
+    """A layer of a transformer, normalised before attention and before its two products; dropout
+    after both, between the products, and of attention."""
 
-    def __init__(self, width: int, heads: int, attention: type[nn.Module]) -> None:
+    def __init__(self, width: int, heads: int, attention: nn.Module, drop: float) -> None:
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.attention = attention(width, heads)
-        self.wide = nn.Sequential(
-            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
-        )
+        self.attention = attention
+        between = [nn.GELU(), nn.Dropout(drop)] if drop else [nn.GELU()]
+        wide = nn.Linear(width, 4 * width), *between, nn.Linear(4 * width, width)
+        self.wide, self.drop = nn.Sequential(*wide), nn.Dropout(drop)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x + self.attention(self.norm1(x))
-        result: Tensor = x + self.wide(self.norm2(x))
+        x = x + self.drop(self.attention(self.norm1(x)))
+        result: Tensor = x + self.drop(self.wide(self.norm2(x)))
         return result
 
 
-def layers(kind: str, width: int, heads: int, depth: int) -> nn.Module:
+def layers(kind: str, width: int, heads: int, depth: int, drop: float = 0.0) -> nn.Module:
     """``own`` attention, torch's (``mha``), or all of it as ``nn.TransformerEncoder``."""
     if kind != "encoder":
         attention = OwnAttention if kind == "own" else TorchAttention
-        return nn.Sequential(*(Layer(width, heads, attention) for _ in range(depth)))
+        made = (Layer(width, heads, attention(width, heads, drop), drop) for _ in range(depth))
+        return nn.Sequential(*made)
     layer = nn.TransformerEncoderLayer(
-        width, heads, 4 * width, dropout=0.0, batch_first=True, norm_first=True
+        width, heads, 4 * width, dropout=drop, batch_first=True, norm_first=True
     )
     return nn.TransformerEncoder(layer, depth, enable_nested_tensor=False)
 
@@ -157,16 +160,18 @@ def layers(kind: str, width: int, heads: int, depth: int) -> nn.Module:
 class TextTransformer(nn.Module):
     """Classes of texts of 64 words: embeddings, positions, two layers, the mean, the head."""
 
-    def __init__(self, kind: str = "own", words: int = 1000, length: int = 64) -> None:
+    def __init__(
+        self, kind: str = "own", words: int = 1000, length: int = 64, drop: float = 0.0
+    ) -> None:
         super().__init__()
         self.embed = nn.Embedding(words, 128)
         self.place = nn.Parameter(0.02 * torch.randn(length, 128))
-        self.layers = layers(kind, 128, 4, 2)
+        self.layers, self.drop = layers(kind, 128, 4, 2, drop), nn.Dropout(drop)
         self.norm = nn.LayerNorm(128)
         self.head = nn.Linear(128, 10)
 
     def forward(self, x: Tensor) -> Tensor:
-        inner = self.layers(self.embed(x) + self.place)
+        inner = self.layers(self.drop(self.embed(x) + self.place))
         result: Tensor = self.head(self.norm(inner).mean(1))
         return result
 

@@ -12,8 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from shoal.config.build import RunPlan
+from shoal.core.layers.drawing import LayerDraws, step_keys
+from shoal.core.layers.fitting import logits_and_features
+from shoal.core.rng import draws_globally
 from shoal.core.types import ClientData, Job, Model
 from shoal.engines.loop import epoch_order
 from shoal.rounds.orders import make_order
@@ -21,6 +25,33 @@ from shoal.rounds.play import choose_cohort
 from shoal.rounds.state import Federation, Round
 
 Tensors = dict[str, Tensor]
+
+
+class Answering(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Answers the operators that draw, below everything that torch makes of a layer, with the
+    numbers of a key; shoal answers the functions above."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # or torch imports its compiler
+
+    def __init__(self, key: Tensor, rows: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.draws = LayerDraws(key, rows)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.bernoulli_.float:
+            target, share = (*args, 0.5)[:2]  # a half is the default
+            return target.copy_(self.draws.kept(target.shape, share, target))
+        if func is torch.ops.aten.bernoulli.default:
+            drawn = self.draws.uniform(args[0].shape, torch.float64)
+            return (drawn < args[0]).to(args[0].dtype)
+        if func is torch.ops.aten.rrelu_with_noise.default and args[4]:
+            x, slopes, low, high = args[:4]
+            drawn = low + (high - low) * self.draws.uniform(x.shape, x.dtype)
+            return x * slopes.copy_(torch.where(x > 0, 1.0, drawn))
+        assert not draws_globally(func, args, kwargs or {}), func
+        return func(*args, **(kwargs or {}))
 
 
 def fedavg(plan: RunPlan) -> Model:
@@ -54,13 +85,11 @@ def fedavg(plan: RunPlan) -> Model:
 
 
 def _module(plan: RunPlan) -> tuple[nn.Module, tuple[str, ...]]:
-    """The network as its author wrote it, in training but for dropout, which shoal has none of."""
+    """The network as its author wrote it, in training but for layers that were put to rest."""
     task: Any = plan.settings.task
-    module: nn.Module = task.build().to(task.dtype).train()
-    for layer in module.modules():
-        for name in ("p", "dropout"):
-            if isinstance(getattr(layer, name, None), float):
-                setattr(layer, name, 0.0)
+    module: nn.Module = task.built(task.seed).to(task.dtype).train()
+    for name in task.rests:
+        module.get_submodule(name).eval()
     return module, (*task.layout.names, *task.stats_layout.names)
 
 
@@ -84,7 +113,7 @@ def _class_weights(plan: RunPlan) -> Tensor | None:
 
 
 def _batches(order: Any, client: int, data: ClientData, local: Any) -> Iterator[Any]:
-    """The rate and the rows of every step."""
+    """The rate, the rows and the key of every step."""
     size = local.batch or len(data)
     rest = len(data) % size if len(data) > size else 0
     for epoch, rate in enumerate(order.rates):
@@ -94,8 +123,8 @@ def _batches(order: Any, client: int, data: ClientData, local: Any) -> Iterator[
             last = parts.pop()
             if local.last_batch == "merge":
                 parts[-1] = torch.cat([parts[-1], last])
-        for chosen in parts:
-            yield rate, chosen
+        for step, chosen in enumerate(parts):
+            yield rate, chosen, step_keys(order.seed, order.round, [client], epoch, [step])[0, 0]
 
 
 def _train(
@@ -103,7 +132,7 @@ def _train(
     names: tuple[str, ...],
     start: Mapping[str, Tensor],
     data: ClientData,
-    batches: list[tuple[float, Tensor]],
+    batches: list[tuple[float, Tensor, Tensor]],
     local: Any,
     weights: Tensor | None,
 ) -> Tensors:
@@ -112,12 +141,14 @@ def _train(
     with torch.no_grad():
         for name in names:
             now[name].copy_(start[name])
-    parameters = list(module.parameters())
+    parameters = [p for p in module.parameters() if p.requires_grad]
     optimizer = _optimizer(parameters, local)
-    for rate, rows in batches:
+    for rate, rows, key in batches:
         optimizer.param_groups[0]["lr"] = rate
         optimizer.zero_grad()
-        _loss(module, data, rows, weights).backward()  # type: ignore[no-untyped-call]
+        with Answering(key, len(rows)):
+            loss = _loss(module, data, rows, weights)
+        loss.backward()  # type: ignore[no-untyped-call]
         for parameter in parameters:
             if parameter.grad is None:  # a weight that is in no output decays as others do
                 parameter.grad = torch.zeros_like(parameter)
@@ -138,8 +169,7 @@ def _optimizer(parameters: list[nn.Parameter], local: Any) -> torch.optim.Optimi
 
 def _loss(module: nn.Module, data: ClientData, rows: Tensor, weights: Tensor | None) -> Tensor:
     x, y = data.pool.x[data.rows[rows]], data.labels[rows]
-    found = module(x)
-    logits = found[0] if isinstance(found, tuple) else found
+    logits, _ = logits_and_features(module(x))
     losses = cross_entropy(logits, y, reduction="none")
     if weights is not None:
         losses = losses * weights.to(losses.dtype)[y]

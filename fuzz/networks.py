@@ -33,6 +33,12 @@ ACTIVATIONS: tuple[Callable[[], nn.Module], ...] = (
 )  # fmt: skip
 
 
+DRAWING: tuple[Callable[[], nn.Module], ...] = (
+    lambda: nn.Dropout(0.5), lambda: nn.Dropout(0.1, inplace=True), lambda: nn.AlphaDropout(0.3),
+    nn.RReLU,
+)  # fmt: skip
+
+
 class Function(nn.Module):
     """A function as a layer."""
 
@@ -127,10 +133,12 @@ def linear(inputs: int, outputs: int, draw: Draw) -> nn.Module:
     way = draw.random()
     if way < 0.10:
         layer.weight = nn.Parameter(layer.weight.detach().t().contiguous().t())
-    elif way < 0.105:
+    elif way < 0.13:
         layer.weight.requires_grad_(False)
-    elif way < 0.14:
+    elif way < 0.165:
         return nn.utils.parametrizations.weight_norm(layer)
+    elif way < 0.2:
+        return nn.LazyLinear(outputs)
     return layer
 
 
@@ -140,12 +148,13 @@ def groups_of(channels: int, draw: Draw) -> int:
 
 
 def batch_norm(kind: Callable[..., nn.Module], width: int, draw: Draw) -> nn.Module:
-    return kind(
+    layer = kind(
         width,
         momentum=draw.choice((0.1, 0.1, 0.3, 1.0)),
         affine=draw.random() < 0.8,
         track_running_stats=draw.random() < 0.8,
     )
+    return layer.eval() if draw.random() < 0.1 else layer
 
 
 def norm(width: int, dims: int, draw: Draw) -> nn.Module:
@@ -182,8 +191,8 @@ def mlp(shape: Shape, classes: int, draw: Draw) -> nn.Module:
         if draw.random() < 0.4:
             layers.append(norm(width, 0, draw))
         layers.append(draw.choice(ACTIVATIONS)())
-        if draw.random() < 0.02:
-            layers.append(nn.Dropout(0.5))
+        if draw.random() < 0.2:
+            layers.append(draw.choice(DRAWING)())
     return Body(nn.Sequential(*layers), width, classes, draw)
 
 
@@ -317,7 +326,7 @@ class Attention(nn.Module):
         self.places = nn.Parameter(0.1 * torch.randn(1, length, width))
         way = draw.choice(("own", "torch", "layer"))
         if way == "layer":
-            drop = 0.0 if draw.random() < 0.95 else 0.1
+            drop = 0.0 if draw.random() < 0.6 else 0.1
             self.block: nn.Module = nn.TransformerEncoderLayer(
                 width, heads, 2 * width, dropout=drop, batch_first=True,
                 activation=draw.choice(("relu", "gelu")), norm_first=draw.random() < 0.5,

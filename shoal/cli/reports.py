@@ -130,13 +130,18 @@ def table(stories: Sequence[Story], pages: Sequence[Page]) -> Table:
 
     from shoal.reports.run_tables import level_and_recovery
 
-    words = [Column(name, overflow="fold") for name in ("run", "method")]
+    of = {story.figures.get("score", "accuracy") for story in stories}
+    named = "" if of == {"accuracy"} else f" {' or '.join(sorted(of))}"
+    told = {name: None for s in stories for name in s.figures.get("metrics") or {}}
+    metrics = [name for name in told if name not in of]
+    lower = {name for s in stories for name in s.records[-1].get("lower", ())}
     numbers = [
-        Column(name, justify="right")
-        for name in ("seed", "final %", "mean %", "fall", "lowest %", "rounds to recovery",
-                     "seconds", "paired")
+        "seed", f"final{named} %", f"mean{named} %", "fall", "lowest %", "rounds to recovery",
+        "seconds", "paired", *(f"{name} {'↓' if name in lower else '↑'}" for name in metrics),
     ]  # fmt: skip
-    found = Table(*words, *numbers, box=None, pad_edge=False, header_style="bold")
+    columns = [Column(name, overflow="fold") for name in ("run", "method")]
+    columns += [Column(name, justify="right") for name in numbers]
+    found = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for story, page in zip(stories, pages, strict=True):
         found.add_row(
             Text(shown(story.path)),  # no markup: a folder may be called anything
@@ -145,12 +150,17 @@ def table(stories: Sequence[Story], pages: Sequence[Page]) -> Table:
             *level_and_recovery(story, digits=2),
             f"{story.figures['seconds']:.1f}",
             _paired(page, pages[0]),
+            *[_number((story.figures.get("metrics") or {}).get(name)) for name in metrics],
         )
     return found
 
 
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
+
+
 def _paired(page: Page, first: Page) -> str:
-    """Difference to the first run in mean accuracy, where the two can be paired."""
+    """Difference to the first run in mean accuracy (score), where the two can be paired."""
     from shoal.reports.versus import gap, same_run, why_apart
 
     apart = same_run(page, first) or why_apart(page, first)

@@ -75,7 +75,9 @@ def tune(
     methods: str = typer.Option(..., help="Methods of the catalog, with commas."),
     trials: int = typer.Option(8, min=1, help="Trials of every method: the same number for all."),
     rates: str = typer.Option("0.01,0.1,0.5,1", help="The clients' rates that are tried."),
-    score: str = typer.Option("mean_accuracy", help="mean_accuracy, final_accuracy, best_accuracy"),
+    score: str = typer.Option(
+        "mean_accuracy", help="mean_accuracy, final_accuracy, best_accuracy; or _r2"
+    ),
     seed: int = typer.Option(0, min=0, help="Of the trials."),
     seeds: str = typer.Option("0,1,2", help="Of the best settings' runs on test rows."),
     workers: int = typer.Option(0, help="Processes; else one per core."),
@@ -100,6 +102,9 @@ def tune(
     found = plan.all(out / "trials")
     _play({trial.path: trial.config for trial in found}, workers)
     winners = best(found, score)
+    if not winners and any(trial.finished for trial in found):
+        raise UserError(f"--score {score}: no finished trial has it; of numbers there is "
+                        "mean_r2, final_r2 or best_r2")  # fmt: skip
     write_text(out / "trials.csv", trials_csv(found, score), shared=True)
     numbers = [int(s) for s in _floats(seeds, "--seeds")]
     final = finals(plan, winners, numbers, out / "best")
@@ -111,7 +116,7 @@ def tune(
     typer.echo(f"{out / 'trials.csv'}  {out / 'tuned.md'}")
 
 
-SCORES = ("mean_accuracy", "final_accuracy", "best_accuracy")
+SCORES = tuple(f"{w}_{of}" for of in ("accuracy", "r2") for w in ("mean", "final", "best"))
 
 
 def _play(runs: Runs, workers: int) -> None:

@@ -11,7 +11,8 @@ import torch
 from shoal.config.schema import Config, from_mapping
 from shoal.config.subject import (
     Subject,
-    check_classes,
+    as_read_by,
+    check_target,
     complete_data,
     complete_model,
     dataset_of,
@@ -23,7 +24,7 @@ from shoal.config.subject import (
 )
 from shoal.core.errors import UserError, concerning
 from shoal.core.old_names import OF_MEMBERS
-from shoal.core.task import Task
+from shoal.core.task import Task, learnt_of
 from shoal.core.types import Model, Pool
 from shoal.core.world_protocol import Moment, World, largest_client
 from shoal.data.sources import Dataset
@@ -33,7 +34,8 @@ from shoal.methods.catalog.registry import build_method, complete
 from shoal.methods.method import Method
 from shoal.methods.parts.local_optimizers import Adam, Sgd
 from shoal.methods.slots import Part
-from shoal.metrics.functions import OF_CLASSES, check_own, metric
+from shoal.metrics.functions import DEFAULTS, FITTING, METRICS, check_names, check_own
+from shoal.metrics.losses import fitting, outputs_shape
 from shoal.rounds.orders import LONG, bounded, check_rounds
 from shoal.rounds.state import Rates, Settings
 from shoal.rounds.uploads import Guard
@@ -100,6 +102,9 @@ def build(
     config, subject = _subject(config, validation, world, data)
     config = _with(config, format=2)  # everything is in it from here on
     task = subject.task
+    if config.problem is None:
+        with concerning("method"):
+            chosen.check_target(learnt_of(task).target)
     for part in chosen.fillers("transform_task"):
         task = part.transform_task(task)
     if config.model.init != "random" and task is not subject.task:
@@ -117,13 +122,13 @@ def build(
     initial = subject.initial if task is subject.task else task.initial(config.seed)
     initial = initial.to(device)
     with concerning("evaluate"):
+        check_names(config.evaluate.metrics)
         for name in config.evaluate.metrics:
-            metric(name)  # a name that is not known
-            if config.problem is not None and name in OF_CLASSES:
+            if config.problem is not None and name in METRICS and name not in FITTING["number"]:
                 raise UserError(f"evaluate.metrics: {name} is for classes, which a problem has not")
         test = getattr(subject.world, "test_pool", None)
-        if isinstance(test, Pool) and len(test.y) and subject.task.classes is not None:
-            check_own(config.evaluate.metrics, test.y, subject.task.classes)
+        if isinstance(test, Pool) and len(test.y) and subject.outputs:
+            check_own(config.evaluate.metrics, test.y, subject.outputs)
         _check_own(config, subject.world)
     with concerning("participation"):
         _check_participation(config, subject.world.at(0))
@@ -240,13 +245,22 @@ def _subject(
     if config.problem is not None:
         return config, quadratic(config.problem, config.seed)
     with concerning("data"):
-        data = on_device(data if data is not None else dataset_of(config), config.device)
+        data = as_read_by(config.model, data if data is not None else dataset_of(config))
+        data = on_device(data, config.device)
         config = _with(config, data=complete_data(config))
-        check_classes(data, config.evaluate.metrics)
+        check_target(data, config.evaluate.metrics)
+        chosen = config.evaluate.metrics or DEFAULTS[data.target]
+        if data.target == "number" and "r2" not in chosen:
+            chosen = ("r2", *chosen)  # there is nothing else that such a run could be judged by
+        if chosen != config.evaluate.metrics:
+            config = _with(config, evaluate={**config.evaluate.model_dump(), "metrics": chosen})
     with concerning("model"):
         task = task_of(config, data)
         initial = initial_of(config.model, task, config.seed)
         config = _with(config, model=complete_model(config.model, data))
+        if config.loss.name is None and data.target in ("multi_label", "number"):
+            named = {"name": fitting(None, data.target), **config.loss.given}
+            config = _with(config, loss=named)
     with concerning("world"):
         made = world or world_of(config, data, validation)
         pool = getattr(made, "pool", None)
@@ -257,7 +271,8 @@ def _subject(
             )
         if config.world.name != "saved" and (settled := getattr(made, "settled", None)):
             config = _with(config, world=settled)
-        return config, Subject(task, made, initial, data.notes)
+        shape = outputs_shape(data.target, data.outputs or 1, data.train.y)
+        return config, Subject(task, made, initial, shape, data.notes)
 
 
 def _check_own(config: Config, world: World) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from shoal.config.messages import Place, nowhere, translated
+from shoal.config.messages import Place, nearest, nowhere, translated
 from shoal.core.errors import UserError
 from shoal.core.old_names import OF_MEMBERS, Rows, Weights, renamed
 from shoal.core.setting_types import (
@@ -23,6 +23,7 @@ from shoal.core.setting_types import (
 )
 from shoal.core.types import LastBatch
 from shoal.metrics.functions import METRICS
+from shoal.metrics.losses import NAMES as LOSSES
 
 # ---- schedule ------------------------------------------------------------------------------------
 # How the clients' rate changes over a run.
@@ -251,13 +252,63 @@ class LocalTraining(StrictModel):
         return {"name": value} if isinstance(value, str) else value
 
 
-class Loss(StrictModel):
-    """The training loss."""
+class Loss(BaseModel):
+    """The training loss, and its settings; a function of one's own takes further ones."""
 
+    model_config = ConfigDict(extra="allow", frozen=True, ser_json_inf_nan="constants")
+    name: str | None = Field(
+        default=None,
+        description=f"{', '.join(LOSSES)}, module:function, or null for the one that fits y",
+    )
     class_weights: Literal["balanced"] | tuple[Above0, ...] | None = Field(
         default=None,
         description="null, balanced (each class counts the same), or one number above 0 per class",
     )
+    label_smoothing: Below1 = Field(
+        default=0.0, description="a share from 0 up to 1 (cross_entropy)"
+    )
+    ignore_index: int | None = Field(
+        default=None, description="a label that counts for nothing, such as -100, or null"
+    )
+    delta: Above0 = Field(default=1.0, description="a number above 0 (huber)")
+
+    @property
+    def own(self) -> bool:
+        """Whether it is a function of the user's."""
+        return ":" in (self.name or "")
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """What was said of it, but for its name; a function of one's own gets it as it was said."""
+        said = {k: getattr(self, k) for k in self.model_fields_set - {"name"}}
+        fields = type(self).model_fields
+        return {
+            key: value
+            for key, value in said.items()
+            if key not in fields or value != fields[key].default or (self.own and value is not None)
+        }
+
+    @model_validator(mode="after")
+    def _known(self) -> Loss:
+        if self.name is not None and not self.own and self.name not in LOSSES:
+            raise ValueError(f"{self.name!r} is not known; {nearest(self.name, LOSSES)}")
+        unknown = [] if self.own else [k for k in self.given if k not in type(self).model_fields]
+        if unknown:
+            known = [key for key in type(self).model_fields if key != "name"]
+            raise ValueError(f"{unknown[0]!r} is not known; {nearest(unknown[0], known)}")
+        return self
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+    def complete(self) -> dict[str, Any]:
+        """What a config says of it; what is at its default is left out (but for ``class_weights``),
+        as it was before there was a choice."""
+        said = {k: list(v) if isinstance(v, tuple) else v for k, v in self.given.items()}
+        named = {} if self.name is None else {"name": self.name}
+        return {**named, "class_weights": None, **said}
 
 
 class RecoveryRule(StrictModel):
@@ -303,7 +354,9 @@ class Evaluate(StrictModel):
         default=1000, description="the most members to look at, a whole number of at least 1"
     )
     metrics: tuple[str, ...] = Field(
-        default=(), description=f"a list of {', '.join(METRICS)} or module:function"
+        default=(),
+        description=f"a list of {', '.join(METRICS)} or module:function (empty: those that fit y, "
+        "where it is no class)",
     )
     target: Above0To1 | None = Field(
         default=None, description="an accuracy above 0 and at most 1, or null"
@@ -433,6 +486,7 @@ class Config(StrictModel):
         for key in ("threads", "workers", "address"):
             if values[key] is None:
                 del values[key]
+        values["loss"] = self.loss.complete()
         if values["precision"] == "float32":  # as every run was before there was a choice
             del values["precision"]
         return values

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,20 +10,30 @@ from typing import Any, NamedTuple
 import torch
 
 from shoal import models
-from shoal.config.schema import Config, ModelChoice, Problem
+from shoal.config.schema import Config, Loss, ModelChoice, Problem
 from shoal.core import rng
-from shoal.core.errors import UserError
-from shoal.core.pure_layers import check_layers, lone_layer
+from shoal.core.errors import UserError, concerning
+from shoal.core.layers.fitting import check_layers, materialise, watched
+from shoal.core.own_code import resolve
 from shoal.core.rng import seeded
-from shoal.core.task import ModuleTask, QuadraticTask, Task, cross_entropy_rows, weighted_rows
-from shoal.core.types import Model, Pool
+from shoal.core.task import ModuleTask, QuadraticTask, RowLoss, Task
+from shoal.core.types import TARGET_WORDS, Model, Pool
 from shoal.core.world_protocol import World
 from shoal.data.dataset import function
 from shoal.data.sources import Dataset, names
 from shoal.data.sources import load as load_data
 from shoal.data.text import sharing
 from shoal.methods.catalog.registry import defaults_of
-from shoal.metrics.functions import OF_CLASSES, OF_NUMBERS
+from shoal.metrics.functions import FITTING as FITTING_METRICS
+from shoal.metrics.functions import METRICS
+from shoal.metrics.losses import (
+    entropy,
+    fitting,
+    of_numbers,
+    outputs_shape,
+    own_loss,
+    several_labels,
+)
 from shoal.models.registry import OF_DATA
 from shoal.worlds.quadratic import Quadratics, Segment
 from shoal.worlds.saved import domains_of, from_file
@@ -35,7 +45,8 @@ class Subject(NamedTuple):
     task: Task
     world: World
     initial: Model
-    notes: tuple[str, ...] = ()  # on how the data were read
+    outputs: tuple[int, ...] = ()  # the shape of what a network gives for a row
+    notes: tuple[str, ...] = ()  # of how the data were read
 
 
 def dataset_of(config: Config) -> Dataset:
@@ -43,6 +54,8 @@ def dataset_of(config: Config) -> Dataset:
     named, given = config.world.name, config.world.options
     domains = domains_of(given) if named == "saved" else given.get("domains")
     options = sharing(config.data.name, config.data.options, domains)
+    if config.data.name == "files" and not _reads_tokens(config.model):
+        options.setdefault("tokens", False)
     if _drawn_with_run(config):
         options["seed"] = config.seed
     return load_data(config.data.name, **options)
@@ -66,7 +79,17 @@ def drawn_data(config: Config) -> list[Any]:
         values = config.data.model_dump(mode="json")
     if isinstance(values.get("path"), str):
         values["path"] = str(Path(values["path"]).expanduser().resolve())
-    return [values, seed]
+    as_tokens = [_reads_tokens(config.model)] if config.data.name == "files" else []
+    return [values, seed, *as_tokens]
+
+
+# options of ``files`` that came later: a config without them is the one of before
+LATER = ("target", "classes", "tokens")
+
+
+def _reads_tokens(choice: ModelChoice) -> bool:
+    """Whether whole numbers may be tokens: for networks of ours that read them, and all others."""
+    return choice.name not in models.names() or models.takes(choice.name, "vocabulary")
 
 
 def _drawn_with_run(config: Config) -> bool:
@@ -100,6 +123,7 @@ def complete_data(config: Config) -> dict[str, Any]:
         key: value
         for key, value in defaults_of(function(config.data.name)).items()
         if all(other.get(key, value) == value for other in others)
+        and not (config.data.name == "files" and key in LATER)
     }
     return {"name": config.data.name, **known, **options}
 
@@ -115,59 +139,163 @@ def complete_model(choice: ModelChoice, data: Dataset) -> dict[str, Any]:
     known = defaults_of(models.maker(choice.name), but=OF_DATA)
     if data.vocabulary is not None and models.takes(choice.name, "vocabulary"):
         known["vocabulary"] = data.vocabulary
+    if "each" in known:  # left out where it is false, as it was before there was a choice
+        known.pop("each")
+        if data.target == "token":
+            known["each"] = True
     return {"name": choice.name, "init": choice.init, **known, **choice.options}
 
 
-def check_classes(data: Dataset, metrics: Sequence[str]) -> None:
-    """Refuse answers that no classifier can learn, and metrics that are not for classes."""
+def check_target(data: Dataset, metrics: Sequence[str]) -> None:
+    """Refuse targets that nothing can be learnt of, and metrics that do not fit them."""
     name = repr(data.name)
-    if data.classes is None:
-        raise UserError(
-            f"data: the answers of {name} are numbers, and every model here is a classifier; "
-            f"leave out regression, and give y a column of classes"
-        )
-    if data.classes < 2:
+    if data.target == "class" and (data.classes or 0) < 2:
         raise UserError(
             f"data: {name} has a single class, so there is nothing to tell apart; a classifier "
             f"needs at least two"
         )
     for metric in metrics:
-        if metric in OF_NUMBERS:
+        right = FITTING_METRICS[data.target]
+        if metric in METRICS and metric not in right:
             error = UserError(
-                f"evaluate.metrics: {metric} is for answers that are numbers, and {name} has "
-                f"classes; write {', '.join(OF_CLASSES)} or your own as module:function"
+                f"evaluate.metrics: {metric} does not fit {name}, whose y is "
+                f"{TARGET_WORDS[data.target]}; write {', '.join(right)} or a function of your own "
+                f"(module:function)"
             )
             error.key = "evaluate"
             raise error
 
 
 def task_of(config: Config, data: Dataset) -> ModuleTask:
-    choice = config.model
-    assert data.classes is not None, "check_classes has been asked"
+    choice, outputs = config.model, data.outputs or 1
     every = complete_model(choice, data)
     options = {key: value for key, value in every.items() if key not in ("name", "init")}
-    make = models.Blueprint.of(choice.name, data.shape, data.classes, options)
-    weights = _class_weights(config, data)
-    rows = cross_entropy_rows if weights is None else weighted_rows(weights)
+    make = models.Blueprint.of(choice.name, data.shape, outputs, options)
+    _check_answers(choice.name, options, data)
+    sample = data.train.x[:2]
     with seeded(0):
         network = make()
+        materialise(network, sample)
     check_layers(network)
+    shape = outputs_shape(data.target, outputs, data.train.y)
     # one of its own, as it will be trained: it is looked at in training mode
-    lone = lone_layer(deepcopy(network).to(torch.float32), data.train.x, data.classes)
-    low = torch.bfloat16 if config.precision == "bfloat16" else None
-    return ModuleTask(
-        make, rows, classes=data.classes, lone_layer=lone, shape=data.shape, autocast=low
+    seen = watched(deepcopy(network).to(torch.float32), sample, shape)
+    with concerning("loss"):
+        name, rows = loss_of(config.loss, data, shape)
+    task = ModuleTask(
+        make,
+        rows,
+        classes=data.label_classes,
+        lone_layer=seen.lone_layer,
+        shape=data.shape,
+        autocast=torch.bfloat16 if config.precision == "bfloat16" else None,
+        target=data.target,
+        variances=_variances(data) if data.target == "number" else (),
+        ignored=config.loss.ignore_index if name == "cross_entropy" else None,
+        draws=seen.draws,
+        sample=sample,
+        seed=config.seed,
+    )
+    if choice.init == "random" or not task.frozen:
+        return task
+    tensors = _tensors(Path(choice.init))
+    _check_tensors(choice, tensors, {n: tuple(t.shape) for n, t in task.frozen.items()})
+    return task.holding(tensors)
+
+
+def _check_answers(name: str, options: Mapping[str, Any], data: Dataset) -> None:
+    """Refuse a network of ours that gives one answer per row where there are many, or many where
+    there is one."""
+    each, dense = bool(options.get("each")), getattr(models.maker(name), "dense", False)
+    gives = "token" if each else "dense" if dense else "class"
+    wanted = data.target if data.target in ("token", "dense") else "class"
+    if gives == wanted or not models.maker(name).__module__.startswith("shoal."):
+        return
+    said = {"token": "answers per position", "dense": "answers per pixel", "class": "one answer "
+            "per row"}  # fmt: skip
+    right = {"token": "transformer, char_lstm or word_lstm", "dense": "small_unet",
+             "class": "each: false" if each else "mlp or small_cnn"}  # fmt: skip
+    raise UserError(
+        f"model {name!r} gives {said[gives]}, and y of {data.name!r} is "
+        f"{TARGET_WORDS[data.target]}; take {right[wanted]}, or a network of your own"
     )
 
 
-def _class_weights(config: Config, data: Dataset) -> torch.Tensor | None:
-    """One weight a class, 1 on average over the training rows when balanced."""
-    wanted, classes = config.loss.class_weights, data.classes or 0
+def as_read_by(choice: ModelChoice, data: Dataset) -> Dataset:
+    """The data; whole numbers of a user's own file are plain ones where the network is one of ours
+    that reads no tokens."""
+    if data.name not in ("files", "memory") or data.vocabulary is None or _reads_tokens(choice):
+        return data
+    train, test = (p._replace(x=p.x.to(torch.float32)) for p in (data.train, data.test))
+    said = f"data: x is whole numbers, which {choice.name} reads as plain numbers"
+    return data._replace(train=train, test=test, vocabulary=None, notes=(*data.notes, said))
+
+
+def _variances(data: Dataset) -> tuple[float, ...]:
+    """Of each column of training answers; 1 of one that never varies."""
+    y = data.train.y.double().reshape(len(data.train.y), -1)
+    return tuple(float(v) or 1.0 for v in y.var(0, unbiased=False)) if len(y) else ()
+
+
+READ = {"cross_entropy": ("class_weights", "label_smoothing", "ignore_index"),
+        "bce": ("class_weights",), "huber": ("delta",)}  # fmt: skip
+
+
+def loss_of(loss: Loss, data: Dataset, shape: tuple[int, ...]) -> tuple[str, RowLoss]:
+    """The name of the loss and the loss; what does not fit the data is refused."""
+    if loss.own:
+        named, y = str(loss.name), data.train.y[:8].cpu()
+        if not len(y):  # a form without rows
+            y = torch.zeros(8, *y.shape[1:], dtype=y.dtype)
+        drawn = torch.randn(len(y), *shape, generator=torch.Generator().manual_seed(0))
+        return named, own_loss(named, resolve("loss", named), loss.given, drawn, y)
+    name = fitting(loss.name, data.target)
+    for key in loss.given:
+        if key not in READ.get(name, ()):
+            by = " or ".join(other for other, keys in READ.items() if key in keys)
+            raise UserError(
+                f"loss.{key} is read by {by}, and the loss here is {name}; leave it out"
+            )
+    weights = _class_weights(loss, data)
+    if name == "cross_entropy":
+        _check_ignored(loss.ignore_index, data)
+        return name, entropy(data.target, weights, loss.label_smoothing, loss.ignore_index)
+    if name == "bce":
+        return name, several_labels(weights)
+    return name, of_numbers(name, loss.delta)
+
+
+def _check_ignored(ignored: int | None, data: Dataset) -> None:
+    """Labels are classes, but for the one that counts for nothing."""
+    for part, pool in (("training", data.train), ("test", data.test)):
+        wrong = (pool.y < 0) | (pool.y >= (data.classes or 0))
+        if ignored is not None:
+            wrong &= pool.y != ignored
+        if wrong.any():
+            label, row = (
+                int(pool.y[wrong][0]),
+                int(wrong.reshape(len(pool.y), -1).any(1).nonzero()[0]),
+            )
+            raise UserError(
+                f"loss: label {label} in row {row} of the {part} rows is no class (0 to "
+                f"{(data.classes or 0) - 1}); write loss: {{ignore_index: {label}}} if it counts "
+                f"for nothing"
+            )
+
+
+def _class_weights(loss: Loss, data: Dataset) -> torch.Tensor | None:
+    """One weight a class, 1 on average over the training rows when balanced; of a label (one of
+    several) the weight of a 1, balanced where 0 and 1 count the same."""
+    wanted, classes, y = loss.class_weights, data.classes or 0, data.train.y
     if wanted is None:
         return None
+    if wanted == "balanced" and data.target == "multi_label":
+        ones = y.sum(0)
+        return (len(y) - ones).clamp_min(1) / ones.clamp_min(1)
     if wanted == "balanced":
-        counts = torch.bincount(data.train.y.cpu(), minlength=classes).clamp_min(1)
-        return (len(data.train.y) / (classes * counts)).to(data.train.x.device)
+        counted = y[(y >= 0) & (y < classes)].cpu()
+        counts = torch.bincount(counted, minlength=classes).clamp_min(1)
+        return (len(counted) / (classes * counts)).to(data.train.x.device)
     if len(wanted) != classes:
         raise UserError(
             f"loss.class_weights has {len(wanted)} numbers; {data.name!r} has {classes} classes"
@@ -182,7 +310,15 @@ def initial_of(choice: ModelChoice, task: ModuleTask, seed: int) -> Model:
     tensors = _tensors(Path(choice.init))
     names = (*task.layout.names, *task.stats_layout.names)
     shapes = (*task.layout.shapes, *task.stats_layout.shapes)
-    for name, shape in zip(names, shapes, strict=True):
+    _check_tensors(choice, tensors, dict(zip(names, shapes, strict=True)))
+    return task.pack(tensors)
+
+
+def _check_tensors(
+    choice: ModelChoice, tensors: Mapping[str, torch.Tensor], wanted: Mapping[str, Any]
+) -> None:
+    """Names and shapes must be the model's own."""
+    for name, shape in wanted.items():
         found = tuple(tensors[name].shape) if name in tensors else None
         if found != shape:
             what = f"of shape {found}" if found is not None else "missing"
@@ -190,7 +326,6 @@ def initial_of(choice: ModelChoice, task: ModuleTask, seed: int) -> Model:
                 f"model.init: in {choice.init}, tensor {name!r} is {what}, but model "
                 f"{choice.name!r} needs {shape}"
             )
-    return task.pack(tensors)
 
 
 def _tensors(path: Path) -> dict[str, torch.Tensor]:

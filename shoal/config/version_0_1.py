@@ -53,6 +53,9 @@ OF_FILES: Final[Mapping[str, Any]] = {
     "text": None,
     "leave_out": [],
     "missing": [],
+    "tokens": False,
+    "target": None,
+    "classes": None,
 }
 
 
@@ -61,7 +64,7 @@ def as_read_before(values: Mapping[str, Any]) -> dict[str, Any]:
     data = values.get("data")
     if not isinstance(data, Mapping) or data.get("name") != "files" or "normalize" in data:
         return dict(values)
-    return {**values, "data": {**data, "normalize": "none"}}
+    return {**values, "data": {**data, "normalize": "none", "tokens": False}}
 
 
 def as_hashed_before(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,8 +8,7 @@
 - layout          names and shapes of a network's tensors inside one flat vector
 - rng             random numbers by what they are for: keyed, per member, and torch's own drawn
                   from ours
-- pure_layers     batch normalisation as a pure function; networks that cannot be trained as
-                  they say are refused
+- layers          layers that draw, batch normalisation as a pure function, what is refused
 - task            a model and its loss as pure functions of one flat vector
 - world_protocol  what a round needs to know of any world
 - files           bounds on files of others, writes that are complete or did not happen, text

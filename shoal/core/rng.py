@@ -40,6 +40,8 @@ class Purpose(IntEnum):
     DATA = 8
     PART = 9
     HELD_OUT = 10
+    LAYER = 11
+    AUGMENT = 12
 
 
 def _mix(z: Keys) -> Keys:
@@ -246,11 +248,12 @@ def draws_globally(func: OpOverload, args: Any, kwargs: dict[str, Any]) -> bool:
 
 
 def _drops_nothing(func: OpOverload, args: Any, kwargs: dict[str, Any]) -> bool:
-    """Whether an operator would draw for its dropout alone, and drops nothing (attention)."""
+    """Whether an operator would draw for its dropout alone, and drops nothing (attention), or in
+    training alone, and this is not."""
     for place, argument in enumerate(func._schema.arguments):
-        if argument.name == "dropout_p":
+        if argument.name in ("dropout_p", "training"):
             given = args[place] if place < len(args) else argument.default_value
-            return kwargs.get(argument.name, given) == 0.0
+            return bool(kwargs.get(argument.name, given) == 0.0)
     return False
 
 

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy, deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from shoal.core.errors import UserError
+from shoal.core.layers.drawing import LayerDraws
+from shoal.core.layers.fitting import (
+    check_layers,
+    draws_by_layer,
+    logits_and_features,
+    materialise,
+    moving_counter,
+)
+from shoal.core.layers.normalisation import over, purify, resting, set_modes
 from shoal.core.layout import Layout
-from shoal.core.pure_layers import check_layers, over, purify
 from shoal.core.rng import seeded
-from shoal.core.types import Batch, Model, Outputs
+from shoal.core.types import Batch, Input, Model, Outputs, Target, split_inputs
 
 RowLoss = Callable[[Tensor, Tensor], Tensor]
 
@@ -48,25 +57,17 @@ def cross_entropy_rows(logits: Tensor, labels: Tensor) -> Tensor:
     return -torch.log_softmax(logits, -1).gather(-1, labels.unsqueeze(-1)).squeeze(-1)
 
 
-def weighted_rows(weights: Tensor) -> RowLoss:
-    """Cross-entropy of each row times the weight of its class."""
-
-    def rows(logits: Tensor, labels: Tensor) -> Tensor:
-        own = torch.nn.functional.embedding(labels, weights.to(logits.dtype).unsqueeze(-1))
-        return cross_entropy_rows(logits, labels) * own.squeeze(-1)
-
-    return rows
-
-
 @dataclass(frozen=True)
 class ModuleTask:
     """Any ``torch.nn.Module`` with a loss a row.
 
     A module that returns a pair is read as ``(logits, features)``; otherwise the features are the
-    logits. Layers that draw random numbers (dropout) and parameters that are not trained are
-    refused. Running statistics of batch normalisation and every other floating buffer are part of
-    the model; counters of batches are not kept. Buffers of whole numbers are constants: a module
-    that moves one in training is refused.
+    logits. Layers that draw random numbers (dropout) do so with the key of the batch, in training
+    only. Running statistics of batch normalisation and every other floating buffer are part of the
+    model; counters of batches are not kept. Buffers of whole numbers are constants: a module that
+    moves one in training is refused. So are parameters with ``requires_grad=False`` and floating
+    buffers of layers that the user put in evaluation mode (``frozen``): they are in no vector, and
+    never sent.
     """
 
     build: Callable[[], nn.Module]
@@ -76,39 +77,74 @@ class ModuleTask:
     lone_layer: str | None = None  # a normalisation that a batch of one row leaves without variance
     shape: tuple[int, ...] | None = None  # of one sample of the data, where that is known
     autocast: torch.dtype | None = None  # what layers compute in, where not in ``dtype``
+    target: Target = "class"
+    ignored: int | None = None  # the label that counts for nothing
+    variances: tuple[float, ...] = ()  # of training rows, where numbers are learnt
+    draws: bool = False  # random numbers in training, said by a layer or found by a look
+    sample: Tensor | None = field(default=None, repr=False, compare=False)  # rows, to size layers
+    seed: int = field(default=0, compare=False)  # of what is frozen
+    inputs: tuple[Input, ...] = ()  # where there are several, by the names that forward has
     module: nn.Module = field(init=False, repr=False, compare=False)
     plain: dict[str, Tensor] = field(init=False, repr=False, compare=False)
     # second names of tied tensors, and their first
     copies: dict[str, str] = field(init=False, repr=False, compare=False)
     unsaved: dict[str, Tensor] = field(init=False, repr=False, compare=False)  # not in ``plain``
     counters: tuple[str, ...] = field(init=False)  # buffers of whole numbers
+    frozen: dict[str, Tensor] = field(init=False, repr=False, compare=False)
+    frozen_digest: str = field(init=False)  # "" where nothing is
+    rests: frozenset[str] = field(init=False)  # layers that stay in evaluation mode
     layout: Layout = field(init=False)
     stats_layout: Layout = field(init=False)
     stackable: bool = field(init=False)
     normalises: bool = field(init=False)  # over the batch
 
     def __post_init__(self) -> None:
-        with seeded(0):  # its weights are never used
-            module = self.build()
+        module = self.built(0)  # its weights are never used
         check_layers(module)
         # A copy: what is built may be somebody's own module, and this one is changed below.
-        module = deepcopy(module).to(self.dtype).eval()
+        module = deepcopy(module).to(self.dtype)
+        store: Callable[[str, Any], None] = lambda k, v: object.__setattr__(self, k, v)  # noqa: E731
+        store("draws", self.draws or draws_by_layer(module))
+        store("rests", resting(module))
+        trained = {n: p for n, p in module.named_parameters() if p.requires_grad}
         for parameter in module.parameters():  # always run with others: only its form is read
             parameter.data = parameter.data.new_zeros(()).expand(parameter.shape)
-        store: Callable[[str, Any], None] = lambda k, v: object.__setattr__(self, k, v)  # noqa: E731
         # What the plain module has, in its order; the module below loses its counters.
         store("plain", dict(module.state_dict()))
         store("copies", _copies(module, self.plain))
         _uncounted(module)
-        store("normalises", purify(module))
+        store("normalises", purify(module, self.rests))
         store("module", module)
-        store("layout", Layout.of(dict(module.named_parameters())))
-        floating = _floating_buffers(module)
+        store("layout", Layout.of(trained))
+        held = _constants(module, self.rests)
+        self._freeze(_tensors_of(self.built(self.seed), self.dtype) if held else {}, held)
+        floating = {n: b for n, b in _floating_buffers(module).items() if n not in held}
         store("stats_layout", Layout.of(floating))
         store("unsaved", {k: v for k, v in floating.items() if k not in self.plain})
-        store("counters", tuple(k for k, _ in module.named_buffers() if k not in floating))
-        convolutions = any(isinstance(m, nn.Conv1d | nn.Conv2d | nn.LSTM) for m in module.modules())
+        whole = (k for k, b in module.named_buffers() if not b.is_floating_point())
+        store("counters", tuple(k for k in whole if k not in held))
+        alone = (nn.Conv1d, nn.Conv2d, nn.RNNBase)
+        convolutions = any(isinstance(m, alone) for m in module.modules())
         store("stackable", not (convolutions or getattr(module, "one_by_one", False)))
+
+    def built(self, seed: int) -> nn.Module:
+        """The plain module, with weights from a seed and sizes for every layer."""
+        with seeded(seed):
+            module = self.build()
+            materialise(module, self.sample, self.inputs)
+        return module
+
+    def _freeze(self, tensors: Mapping[str, Tensor], names: Iterable[str]) -> None:
+        with torch.inference_mode(False):
+            held = {name: tensors[name].detach().to(self.dtype).clone() for name in names}
+        object.__setattr__(self, "frozen", held)
+        object.__setattr__(self, "frozen_digest", digest_of(held))
+
+    def holding(self, tensors: Mapping[str, Tensor]) -> ModuleTask:
+        """The same task with other values of what is frozen (a state dict's)."""
+        other = copy(self)
+        other._freeze({**self.frozen, **tensors}, self.frozen)
+        return other
 
     def copy(self) -> ModuleTask:
         """The same task with a module of its own, for another thread: a module's tensors are
@@ -119,9 +155,7 @@ class ModuleTask:
         return own
 
     def initial(self, seed: int) -> Model:
-        with seeded(seed):
-            module = self.build().to(self.dtype)
-        return self.pack({**dict(module.named_buffers()), **module.state_dict()})
+        return self.pack(_tensors_of(self.built(seed), self.dtype))
 
     def resized(self, layout: Layout) -> ModuleTask:
         """The same network over tensors of other sizes, for one client at a time."""
@@ -154,27 +188,37 @@ class ModuleTask:
         return Outputs(logits.to(self.dtype), features.to(self.dtype), stats.to(self.dtype))
 
     def _forward(self, theta: Tensor, batch: Batch, stats: Tensor, train: bool) -> Outputs:
-        tensors = self.layout.unflatten(theta)
+        given = self.layout.unflatten(theta)
+        given |= {name: held.to(theta.device) for name, held in self.frozen.items()}
+        set_modes(self.module, train, self.rests, not self.draws or batch.key is not None)
         if not (self.normalises or self.stats_layout.names or self.counters):
-            return Outputs(*_pair(functional_call(self.module, tensors, (batch.x,))), stats)
-        given = tensors | {k: v.clone() for k, v in self.stats_layout.unflatten(stats).items()}
+            return Outputs(*self._computed(given, batch, train), stats)
+        given |= {k: v.clone() for k, v in self.stats_layout.unflatten(stats).items()}
         with torch.inference_mode(False):  # tensors of that mode do not count their versions
             counters = {n: self.module.get_buffer(n).clone() for n in self.counters}
             counters = {n: counter.to(theta.device) for n, counter in counters.items()}
         versions = {name: counter._version for name, counter in counters.items()}
         given |= counters
-        with over(self.module, batch.weight, train):
-            logits, features = _pair(functional_call(self.module, given, (batch.x,)))
+        with over(self.module, batch.weight):
+            logits, features = self._computed(given, batch, train)
         for name, counter in counters.items():
             if given[name] is not counter or counter._version != versions[name]:
-                raise UserError(
-                    f"buffer {name!r} of the network holds whole numbers and changes in training, "
-                    f"which is not kept between rounds; make it floating, or leave it constant."
-                )
+                raise moving_counter(name)
         # layers that move their statistics have put the new ones in the place of the old
         return Outputs(
             logits, features, self.stats_layout.flatten(given) if stats.numel() else stats
         )
+
+    def _computed(
+        self, given: dict[str, Tensor], batch: Batch, train: bool
+    ) -> tuple[Tensor, Tensor]:
+        several = split_inputs(batch.x, self.inputs) if self.inputs else {}
+        one = () if self.inputs else (batch.x,)
+        if not (train and self.draws):
+            return logits_and_features(functional_call(self.module, given, one, several))
+        key = torch.tensor(0, device=batch.x.device) if batch.key is None else batch.key
+        with LayerDraws(key, len(batch.x)):
+            return logits_and_features(functional_call(self.module, given, one, several))
 
     @cached_property
     def class_rows(self) -> Tensor | None:
@@ -202,7 +246,8 @@ class ModuleTask:
 
     def export(self, model: Model) -> dict[str, Tensor]:
         """Tensors by name that load into the plain module with ``load_state_dict``."""
-        named = {**self.layout.unflatten(model.theta), **self.stats_layout.unflatten(model.stats)}
+        moving = {**self.layout.unflatten(model.theta), **self.stats_layout.unflatten(model.stats)}
+        named = {**self.frozen, **moving}
         named |= {name: named[first] for name, first in self.copies.items() if first in named}
         return {
             name: named[name].detach().clone(memory_format=torch.contiguous_format)
@@ -210,11 +255,6 @@ class ModuleTask:
             else value.clone()
             for name, value in self.plain.items()
         }
-
-
-def _pair(result: Any) -> tuple[Tensor, Tensor]:
-    """Logits and features of what a module returned."""
-    return result if isinstance(result, tuple) else (result, result)
 
 
 def _copies(module: nn.Module, saved: Mapping[str, Tensor]) -> dict[str, str]:
@@ -239,6 +279,28 @@ def _uncounted(module: nn.Module) -> None:
                     f"which cannot be trained here; give it a momentum such as 0.1."
                 )
             layer.num_batches_tracked = None
+
+
+def _tensors_of(module: nn.Module, dtype: torch.dtype) -> dict[str, Tensor]:
+    module = module.to(dtype)
+    return {**dict(module.named_buffers()), **module.state_dict()}
+
+
+def _constants(module: nn.Module, rests: frozenset[str]) -> list[str]:
+    """Names of what no round changes: parameters that are not trained, floating buffers of layers
+    that rest."""
+    parameters = [n for n, p in module.named_parameters() if not p.requires_grad]
+    floating = _floating_buffers(module)
+    return [*parameters, *(n for n in floating if n.rpartition(".")[0] in rests)]
+
+
+def digest_of(tensors: Mapping[str, Tensor]) -> str:
+    """Of names, shapes and values; "" of none."""
+    found = hashlib.sha256()
+    for name, tensor in tensors.items():
+        found.update(f"{name} {tuple(tensor.shape)} ".encode())
+        found.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return found.hexdigest() if tensors else ""
 
 
 def _floating_buffers(module: nn.Module) -> dict[str, Tensor]:
@@ -307,6 +369,42 @@ class QuadraticTask:
         return {k: v.clone() for k, v in self.layout.unflatten(model.theta).items()}
 
 
+class Learnt(NamedTuple):
+    """What is learnt, the label that counts for nothing (None: all count), and where numbers are
+    learnt the variances of their columns, which errors are measured by."""
+
+    target: Target
+    ignored: int | None = None
+    variances: tuple[float, ...] = ()
+
+    @property
+    def scored(self) -> bool:
+        """Whether a row is right or wrong, or at least near or far."""
+        return self.target != "number" or bool(self.variances)
+
+
+def learnt_of(task: Task) -> Learnt:
+    """A task that does not say what is learnt learns classes if it has some, else numbers."""
+    plain: Target = "number" if task.classes is None else "class"
+    target, variances = getattr(task, "target", plain), getattr(task, "variances", ())
+    return Learnt(target, getattr(task, "ignored", None), variances)
+
+
+def positions(labels: Tensor, ignored: int) -> Tensor:
+    """How many positions of each row count (of a row with one class: 1 or 0)."""
+    return (labels != ignored).reshape(labels.shape[0], -1).sum(-1)
+
+
+def weighed(ignored: int | None, labels: Tensor, weight: Tensor) -> Tensor:
+    """The weights of rows in a mean over what counts: theirs times how much of a row counts."""
+    return weight if ignored is None else weight * positions(labels, ignored).to(weight.dtype)
+
+
 def mean_loss(task: Task, outputs: Outputs, batch: Batch) -> Tensor:
-    """The base loss of a batch: mean over its real rows."""
-    return batch.mean(task.row_losses(outputs, batch))
+    """The base loss of a batch: mean over its real rows, or over what counts in them."""
+    losses = task.row_losses(outputs, batch)
+    ignored: int | None = getattr(task, "ignored", None)
+    if ignored is not None:
+        weight = torch.ones_like(losses) if batch.weight is None else batch.weight
+        batch = batch._replace(weight=weighed(ignored, batch.y, weight))
+    return batch.mean(losses)

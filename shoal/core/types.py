@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from math import prod
 from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
+from shoal.core.errors import UserError
 from shoal.core.states import state
 
 # What becomes of rows that do not fill a batch: one of their own, none, or the one before gets them
@@ -19,16 +22,61 @@ LastBatch = Literal["keep", "drop", "merge"]
 # position) [n, T] int64
 Target = Literal["class", "multi_label", "number", "dense", "token"]
 TARGETS: tuple[Target, ...] = get_args(Target)
+TARGET_WORDS: dict[Target, str] = {  # as sentences say it
+    "class": "one class per row",
+    "multi_label": "several labels per row, each 0 or 1",
+    "number": "numbers",
+    "dense": "a class per pixel",
+    "token": "a class per position",
+}
 
 Kind = str  # one of KINDS
 KINDS = ("members", "concept", "domain", "classes", "noticed")
 
 
+class Input(NamedTuple):
+    """One of several inputs of a network: what its ``forward`` calls it, the shape of a row, and
+    whether it is whole numbers."""
+
+    name: str
+    shape: tuple[int, ...]
+    whole: bool
+
+
 class Pool(NamedTuple):
-    """Samples that clients point into: row r is the pair ``(x[r], y[r])``."""
+    """Samples that clients point into: row r is the pair ``(x[r], y[r])``. Several inputs stand
+    side by side in ``x [n, width]`` (:func:`joined_inputs`)."""
 
     x: Tensor
     y: Tensor
+
+
+def joined_inputs(named: Mapping[str, Tensor]) -> tuple[Tensor, tuple[Input, ...]]:
+    """Several inputs as one floating tensor, a row each, and how to take them apart.
+
+    >>> x, inputs = joined_inputs({"kind": torch.tensor([3, 1]), "sizes": torch.ones(2, 2)})
+    >>> x.tolist(), split_inputs(x, inputs)["kind"].tolist()
+    ([[3.0, 1.0, 1.0], [1.0, 1.0, 1.0]], [3, 1])
+    """
+    inputs = tuple(
+        Input(name, tuple(t.shape[1:]), not t.is_floating_point()) for name, t in named.items()
+    )
+    columns = [t.flatten(1) if t.dim() > 1 else t.unsqueeze(1) for t in named.values()]
+    kinds = {t.dtype for t in columns if t.is_floating_point()} or {torch.float32}
+    kind = torch.float64 if torch.float64 in kinds else torch.float32
+    for name, column in zip(named, columns, strict=True):
+        if not torch.equal(column.to(kind).to(column.dtype), column):
+            raise UserError(f"input {name!r} has numbers that {str(kind)[6:]} cannot hold exactly")
+    return torch.cat([column.to(kind) for column in columns], 1), inputs
+
+
+def split_inputs(x: Tensor, inputs: Sequence[Input]) -> dict[str, Tensor]:
+    """Each input of some rows by name."""
+    parts = torch.split_with_sizes(x, [prod(one.shape) for one in inputs], -1)
+    return {
+        one.name: (part.to(torch.int64) if one.whole else part).reshape(-1, *one.shape)
+        for one, part in zip(inputs, parts, strict=True)
+    }
 
 
 @dataclass(frozen=True)
@@ -52,11 +100,24 @@ class ClientData:
 
 
 class Batch(NamedTuple):
-    """A mini-batch. ``weight`` is None when every row is real and counts the same."""
+    """A mini-batch. ``weight`` is None when every row is real and counts the same.
+
+    ``key`` (0-d, whole numbers) is what layers draw with when this batch is trained on; without
+    one, layers that draw do as in evaluation.
+    """
 
     x: Tensor
     y: Tensor
     weight: Tensor | None = None
+    key: Tensor | None = None
+
+    @classmethod
+    def of(cls, x: Tensor, y: Tensor, *more: Tensor) -> Batch:
+        """From its tensors as they stand in a tree: a weight is floating, a key is not."""
+        weight, key = (
+            next((t for t in more if t.is_floating_point() is real), None) for real in (True, False)
+        )
+        return cls(x, y, weight, key)
 
     def mean(self, values: Tensor) -> Tensor:
         """Mean of one value a row, padding left out."""

@@ -5,6 +5,7 @@
 - file_formats   IDX, NPZ, CSV, image folders, TFF's SQLite; nothing executes
 - images         from bytes to image samples
 - text           token sequences and shared vocabularies
+- targets        what is learnt of each row: read from columns, checked
 - tables         files, arrays and data frames as columns by name, in blocks of rows
 - columns        what becomes of columns: normalised numbers, categories, dates, words
 - given          rows that a program holds: frames, arrays, data sets of torch

@@ -16,6 +16,7 @@ from shoal.core.errors import UserError, suggestion
 from shoal.core.own_code import called, is_own, resolve
 from shoal.core.types import Pool, Target
 from shoal.data.download import About
+from shoal.data.targets import check_targets
 
 
 class Dataset(NamedTuple):
@@ -44,6 +45,12 @@ class Dataset(NamedTuple):
     target: Target = "class"
     names: tuple[str, ...] | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def label_classes(self) -> int | None:
+        """The number of classes where a row has one class; worlds and methods that deal with
+        classes go by it."""
+        return self.classes if self.target == "class" else None
 
     @property
     def outputs(self) -> int | None:
@@ -175,8 +182,12 @@ def load_like(name: str, other: Dataset) -> Dataset:
 
 
 def checked(data: Dataset) -> Dataset:
-    """``data`` itself, or a UserError that names its first row with NaN or infinity."""
+    """``data`` itself, or a UserError that names its first row with NaN or infinity, or says why
+    ``y`` is not what it is said to be."""
+    if data.classes is None and data.target == "class":  # as it was said before there was a target
+        data = data._replace(target="number")
     for part, pool in (("training", data.train), ("test", data.test)):
+        check_targets(data.name, part, pool.y, data.target, data.classes)
         bad = _bad_rows(pool.x) | _bad_rows(pool.y)
         if bad.any():
             row = int(bad.nonzero()[0])

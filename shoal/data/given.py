@@ -16,13 +16,23 @@ import torch
 from torch import Tensor
 
 from shoal.core.errors import UserError, suggestion
-from shoal.core.types import Pool, Target
+from shoal.core.types import Pool
 from shoal.data import tables
 from shoal.data.dataset import Dataset, checked
-from shoal.data.sources.own_files import ColumnRules, listed, of_table, share_of, stratified
+from shoal.data.sources.own_files import (
+    ColumnRules,
+    TargetRules,
+    listed,
+    of_table,
+    share_of,
+    stratified,
+)
+from shoal.data.targets import Answers, answers
 
-OF_ROWS = ("y", "client", "regression", "test", "seed")
+OF_ROWS = ("client", "test", "seed")
+OF_TARGET = TargetRules._fields
 OF_COLUMNS = ColumnRules._fields
+OF_ARRAYS = ("target", "classes", "test", "seed")
 
 
 def dataset_of(given: Any) -> Dataset:
@@ -89,7 +99,7 @@ def _joined(parts: Mapping[str, Any], name: str) -> tuple[tables.Table, dict[str
 
 
 def _of_frame(table: tables.Table, options: Mapping[str, Any]) -> Dataset:
-    known = [*OF_ROWS, *OF_COLUMNS]
+    known = [*OF_ROWS, *OF_TARGET, *OF_COLUMNS]
     for key in options:
         if key not in known:
             raise UserError(f"data has no option {key!r}; {suggestion(key, known)}.")
@@ -97,11 +107,12 @@ def _of_frame(table: tables.Table, options: Mapping[str, Any]) -> Dataset:
     for key in ("category", "leave_out"):
         rules[key] = listed(rules.get(key, ()))
     rows = {key: value for key, value in options.items() if key in OF_ROWS}
-    if "y" not in rows and "y" not in table.names:
+    kind = {key: value for key, value in options.items() if key in OF_TARGET}
+    if "y" not in kind and "y" not in table.names:
         others = ", ".join(name for name in table.names if name != SPLIT)
         raise UserError(f"{table.where} has no column 'y'; say which one holds the answers with "
                         f"data={{'table': ..., 'y': NAME}}; it has {others}.")  # fmt: skip
-    return of_table(table, ColumnRules(**rules), **rows)
+    return of_table(table, ColumnRules(**rules), TargetRules(**kind), **rows)
 
 
 # ---- arrays and tensors --------------------------------------------------------------------------
@@ -155,14 +166,14 @@ def _unknown(given: Any, why: str) -> UserError:
 
 def _of_arrays(parts: list[tuple[Tensor, Tensor]], options: Mapping[str, Any]) -> Dataset:
     for key in options:
-        if key not in ("test", "seed"):
-            raise UserError(f"data: arrays have no option {key!r}; {suggestion(key, ('test',))}.")
-    target, classes, labels = _labels([y for _, y in parts])
+        if key not in OF_ARRAYS:
+            raise UserError(f"data: arrays have no option {key!r}; {suggestion(key, OF_ARRAYS)}.")
+    said = options.get("target"), options.get("classes")
+    learnt, labels = _labels([y for _, y in parts], *said)
     xs = [_inputs(x) for x, _ in parts]
     if len(xs) == 1:
-        strata = labels[0].numpy() if target == "class" else np.zeros(len(labels[0]), np.int64)
         share = share_of(options.get("test", 0.2))
-        held = torch.from_numpy(stratified(strata, share, int(options.get("seed", 0))))
+        held = torch.from_numpy(stratified(learnt.strata, share, int(options.get("seed", 0))))
         xs, labels = ([v[0][~held], v[0][held]] for v in (xs, labels))
         if not len(labels[0]) or not len(labels[1]):
             raise UserError("data: there are too few rows to train and to test on.")
@@ -174,7 +185,12 @@ def _of_arrays(parts: list[tuple[Tensor, Tensor]], options: Mapping[str, Any]) -
     if not train.x.is_floating_point():
         tokens = int(max(train.x.max(), test.x.max())) + 1
     shape = tuple(train.x.shape[1:])
-    return Dataset("memory", train, test, classes, shape, vocabulary=tokens, target=target)
+    classes, notes = learnt.classes, (learnt.note,) if learnt.note else ()
+    if learnt.target == "token" and tokens is not None:
+        tokens = max(tokens, classes or 0)  # what is read and what is said are the same tokens
+        classes = said[1] or tokens
+    return Dataset("memory", train, test, classes, shape, vocabulary=tokens, target=learnt.target,
+                   notes=notes)  # fmt: skip
 
 
 def _inputs(x: Tensor) -> Tensor:
@@ -186,17 +202,17 @@ def _inputs(x: Tensor) -> Tensor:
     return x.float() if x.is_floating_point() or x.dtype == torch.bool else x.long()
 
 
-def _labels(given: list[Tensor]) -> tuple[Target, int | None, list[Tensor]]:
-    """What the answers are: whole numbers are classes (per row, position or pixel), truth values of
-    several columns are labels, other numbers numbers."""
-    y = given[0]
-    if y.is_floating_point():
-        return "number", None, [part.float() for part in given]
-    if y.dtype == torch.bool and y.dim() == 2:
-        return "multi_label", y.size(1), [part.float() for part in given]
-    longs = [part.long() for part in given]
-    least, most = (min(int(part.min()) for part in longs), max(int(part.max()) for part in longs))
-    if least < 0:
-        raise UserError(f"data: y has the class {least}; classes are numbered from 0.")
-    target: Target = "class" if y.dim() == 1 else "token" if y.dim() == 2 else "dense"
-    return target, most + 1, longs
+def _labels(
+    given: list[Tensor], target: str | None, classes: int | None
+) -> tuple[Answers, list[Tensor]]:
+    """What the answers are. One per row, whole numbers are classes by their number, and floating
+    ones are numbers, as they are for torch's losses."""
+    y = torch.cat(given)
+    if y.dim() == 1 and y.is_floating_point() and target is None:
+        target = "number"
+    elif y.dim() == 1 and not y.is_floating_point() and target in (None, "class"):
+        if int(y.min()) < 0:
+            raise UserError(f"data: y has the class {int(y.min())}; classes are numbered from 0.")
+        classes = classes or int(y.max()) + 1
+    learnt = answers([("y", y.numpy())], target, classes, "the arrays")
+    return learnt, list(torch.split(torch.from_numpy(learnt.y), [len(part) for part in given]))

@@ -272,6 +272,11 @@ class ClientProgram:
         return any(p.fills("noise_shapes") for p in self.method.parts)
 
     @cached_property
+    def draws(self) -> bool:
+        """Whether batches need a key to draw with."""
+        return bool(getattr(self.task, "draws", False))
+
+    @cached_property
     def needs_train(self) -> bool:
         return any(p.train_data for p in self.method.parts)
 

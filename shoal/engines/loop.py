@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from shoal.core import rng, tree
+from shoal.core.layers.drawing import step_keys
 from shoal.core.tree import Tree
 from shoal.core.types import Batch, ClientData, Work
 from shoal.engines.api import Member, Order, Results
@@ -109,7 +110,11 @@ def epoch_batches(order: Order, client: int, data: ClientData, epoch: int) -> It
     for step in range(steps_an_epoch(order, rows)):
         begin, end = (rows_taken(order, rows, s) for s in (step, step + 1))
         length = padded_rows(order, rows, step) if order.pad else end - begin
-        yield padded_batch(data, positions[begin:end], length)
+        batch = padded_batch(data, positions[begin:end], length)
+        if order.program.draws:
+            key = step_keys(order.seed, order.round, [client], epoch, [step])[0, 0]
+            batch = batch._replace(key=key.to(batch.x.device))
+        yield batch
 
 
 def whole(data: ClientData) -> Batch:

@@ -18,6 +18,7 @@ from shoal.config.build import build
 from shoal.config.subject import dataset_of
 from shoal.core.errors import UserError
 from shoal.core.files import asset, dump_yaml, write_text
+from shoal.core.types import TARGET_WORDS
 from shoal.flower.agreed_code import agreed_code
 from shoal.flower.agreement import Agreement, Bounds, DataForm, Rules, load_agreement, rules_from
 from shoal.flower.keys import Key, new_key, read_key
@@ -175,9 +176,10 @@ def expected_of(config: Config) -> DataForm:
     """The form of the config's own data; its world is tried too, since ``up`` will need it."""
     data = dataset_of(config)
     build(config, data=data)
-    if data.classes is None:
-        raise UserError(f"data: {data.name!r} has no classes, and a federation needs them")
-    return DataForm(data.shape, data.classes, (), data.vocabulary)
+    if data.label_classes is None:
+        raise UserError(f"data: y of {data.name!r} is {TARGET_WORDS[data.target]}, and a real "
+                        "federation learns one class per row")  # fmt: skip
+    return DataForm(data.shape, data.label_classes, (), data.vocabulary)
 
 
 def _toml(value: object) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from shoal.core.errors import UserError
 from shoal.core.old_names import CLIENT_WEIGHTS, Weights
-from shoal.core.types import Reduction
+from shoal.core.types import TARGET_WORDS, Reduction, Target
 from shoal.methods.slots import BESIDE_CHANGE, SLOTS, STATES, Gaps, Part, Rule
 
 # ---- hidden state --------------------------------------------------------------------------------
@@ -226,6 +226,16 @@ class Method:
                 f"method {self.name!r}: {_names(wrong)} reads gradients off displacements, which "
                 "an adaptive local optimiser does not allow; set local.optimizer to sgd"
             )
+
+    def check_target(self, target: Target) -> None:
+        """Refuse what has no meaning for what is learnt."""
+        for part in self.parts:
+            if target not in part.targets:
+                right = " or ".join(TARGET_WORDS[t] for t in part.targets)
+                raise UserError(
+                    f"method {self.name!r}: {type(part).__name__} is for {right}, and y is "
+                    f"{TARGET_WORDS[target]} (target: {target})"
+                )
 
     @property
     def loop_only_reason(self) -> str:

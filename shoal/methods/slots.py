@@ -13,7 +13,19 @@ from shoal.core.layout import Layout
 from shoal.core.old_names import PART, PAYLOAD_IS_SENT
 from shoal.core.task import Task
 from shoal.core.tree import Tree
-from shoal.core.types import Batch, ClientData, Job, Kind, Model, Outputs, Reduction, Terms, Work
+from shoal.core.types import (
+    TARGETS,
+    Batch,
+    ClientData,
+    Job,
+    Kind,
+    Model,
+    Outputs,
+    Reduction,
+    Target,
+    Terms,
+    Work,
+)
 from shoal.methods.view import GradFn, ServerView, View
 
 # ---- part ----------------------------------------------------------------------------------------
@@ -137,6 +149,7 @@ class Part:
     loop_only_reason: ClassVar[str] = ""  # why it cannot be vectorised, if it cannot
     equal_weights: ClassVar[bool] = False  # right only where every client weighs the same
     protects_change: ClassVar[bool] = False  # and nothing else that clients send
+    targets: ClassVar[tuple[Target, ...]] = TARGETS  # what may be learnt where it acts
 
     @property
     def asks(self) -> bool:

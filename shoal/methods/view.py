@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 from torch import Tensor
 
 from shoal.core.layout import Layout
-from shoal.core.task import Task
+from shoal.core.task import Task, mean_loss
 from shoal.core.tree import Tree
 from shoal.core.types import Batch, Model, Shift
 from shoal.core.world_protocol import Drifting
@@ -117,7 +117,7 @@ class View:
 
     def loss(self, theta: Tensor, data: Batch) -> Tensor:
         """Mean base loss of ``theta`` on ``data`` in evaluation mode."""
-        return data.mean(self.task.row_losses(self.forward(theta, data), data))
+        return mean_loss(self.task, self.forward(theta, data), data)
 
     def grad(self, theta: Tensor) -> Tensor:
         """Plain gradient of the base loss on this batch: no terms, wrappers or decay."""

@@ -15,8 +15,9 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from shoal.core.machine import cores
-from shoal.core.task import ModuleTask, Task
+from shoal.core.task import ModuleTask, Task, learnt_of, weighed
 from shoal.core.types import Batch, ClientData, Model
+from shoal.metrics.losses import hits
 
 # ---- gathered ------------------------------------------------------------------------------------
 # The samples of an evaluation set, copied out of their pool once for as long as the set lives.
@@ -84,7 +85,8 @@ ROWS, IMAGES = 1024, 128
 
 
 class Scores(NamedTuple):
-    """Means over samples; ``accuracy`` is None where there are no classes."""
+    """Means over samples (pixels, tokens); ``accuracy`` is R2 where numbers are learnt (see
+    :func:`shoal.metrics.losses.hits`), and None where nothing says how far off they are."""
 
     accuracy: float | None
     loss: float
@@ -110,7 +112,7 @@ def evaluate(task: Task, model: Model, data: ClientData) -> Scores:
         loss, correct, total = loss + part.loss, correct + part.correct, total + part.weight
     if total == 0.0:
         return Scores(None, float("nan"))
-    return Scores(None if task.classes is None else correct / total, loss / total)
+    return Scores(correct / total if learnt_of(task).scored else None, loss / total)
 
 
 class _Sums(NamedTuple):
@@ -162,23 +164,23 @@ def _threads(process: int, count: int) -> ThreadPoolExecutor:
 
 @torch.inference_mode()
 def _sums(task: Task, model: Model, data: ClientData, parts: Sequence[slice]) -> list[_Sums]:
-    found = []
+    found, learnt = [], learnt_of(task)
     for part, batch in batches(data, parts):
-        weight = _weight(data, part, batch)
+        weight = _weight(data, part, batch, learnt.ignored)
         outputs = task.forward(model.theta, batch, model.stats, False)
         loss = float((task.row_losses(outputs, batch) * weight).sum(dtype=torch.float64))
-        correct = 0.0
-        if task.classes is not None:
-            hits = (outputs.logits.argmax(-1) == batch.y) * weight
-            correct = float(hits.sum(dtype=torch.float64))
+        right = hits(learnt, outputs.logits, batch.y)
+        correct = 0.0 if right is None else float((right * weight).sum(dtype=torch.float64))
         found.append(_Sums(loss, correct, float(weight.sum(dtype=torch.float64))))
     return found
 
 
-def _weight(data: ClientData, part: slice, batch: Batch) -> Tensor:
+def _weight(data: ClientData, part: slice, batch: Batch, ignored: int | None) -> Tensor:
     if data.weight is not None:
-        return data.weight[part]
-    return torch.ones(len(batch.y), dtype=torch.float32, device=batch.x.device)
+        weight = data.weight[part]
+    else:
+        weight = torch.ones(len(batch.y), dtype=torch.float32, device=batch.x.device)
+    return weighed(ignored, batch.y, weight)
 
 
 def mean_scores(scores: list[Scores]) -> Scores:
@@ -247,10 +249,14 @@ def _at_once(task: Task, models: Sequence[Model], data: Sequence[ClientData]) ->
     x = torch.stack([d.pool.x[d.rows[p]] for d, p in zip(data, places, strict=True)])
     y = torch.stack([d.labels[p] for d, p in zip(data, places, strict=True)])
 
+    learnt = learnt_of(task)
+
     def one(theta: Tensor, stats: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         batch = Batch(x, y)
         outputs = task.forward(theta, batch, stats, False)
-        return outputs.logits.argmax(-1) == y, task.row_losses(outputs, batch)
+        right = hits(learnt, outputs.logits, y)
+        assert right is not None, "what has no scores is run one by one"
+        return right, task.row_losses(outputs, batch)
 
     thetas, stats = (torch.stack([m[i] for m in models]) for i in (0, 1))
     hit, loss = torch.func.vmap(one)(thetas, stats, x, y)
@@ -268,29 +274,34 @@ def _at_once(task: Task, models: Sequence[Model], data: Sequence[ClientData]) ->
 
 
 class RowScores(NamedTuple):
-    """What a model makes of each row; ``hit`` is empty where there are no classes."""
+    """What a model makes of each row; ``hit`` is empty where there are no scores."""
 
     hit: Tensor
     loss: Tensor
     weight: Tensor
-    outputs: Tensor  # empty unless asked for
 
 
 @torch.inference_mode()
-def row_scores(task: Task, model: Model, data: ClientData, outputs: bool = False) -> RowScores:
-    hits, losses, kept = [], [], []
+def row_scores(task: Task, model: Model, data: ClientData) -> RowScores:
+    right, losses, learnt = [], [], learnt_of(task)
     for _, batch in batches(data, slices(task, data)):
         found = task.forward(model.theta, batch, model.stats, False)
         losses.append(task.row_losses(found, batch))
-        if task.classes is not None:
-            hits.append(found.logits.argmax(-1) == batch.y)
-        if outputs:
-            kept.append(found.logits)
+        one = hits(learnt, found.logits, batch.y)
+        if one is not None:
+            right.append(one)
     loss = torch.cat(losses).double()
     weight = torch.ones_like(loss) if data.weight is None else data.weight.double()
-    none = loss.new_empty(0)
-    hit = torch.cat(hits).double() if hits else none
-    return RowScores(hit, loss, weight, torch.cat(kept) if kept else none)
+    weight = weighed(learnt.ignored, data.labels, weight)
+    hit = torch.cat(right).double() if right else loss.new_empty(0)
+    return RowScores(hit, loss, weight)
+
+
+@torch.inference_mode()
+def outputs_of(task: Task, model: Model, data: ClientData) -> Iterator[tuple[Tensor, Tensor]]:
+    """What a model says of rows, batch by batch, and their labels."""
+    for _, batch in batches(data, slices(task, data)):
+        yield task.forward(model.theta, batch, model.stats, False).logits, batch.y
 
 
 def over(scores: RowScores, rows: Tensor | slice) -> Scores:
@@ -326,7 +337,8 @@ def evaluate_each(task: Task, model: Model, data: Sequence[ClientData]) -> list[
     """Scores of one model on every member's data, in one pass over all rows."""
     if not data:
         return []
-    if any(d.pool is not data[0].pool or d.weight is not None for d in data):
+    alone = learnt_of(task).ignored is not None  # rows count as much as there is in them
+    if alone or any(d.pool is not data[0].pool or d.weight is not None for d in data):
         return [evaluate(task, model, d) for d in data]
     scores, sizes = row_scores(task, model, united(data)), [len(d) for d in data]
     losses = _rows_sums(scores.loss, sizes)
@@ -365,7 +377,9 @@ def evaluate_own(task: Task, models: Sequence[Model], data: Sequence[ClientData]
     for alike in own.values():
         mine, rows = [models[i] for i in alike], [data[i] for i in alike]
         scores: list[Scores] | None = None
-        if task.stackable and task.classes is not None and all(d.weight is None for d in rows):
+        learnt = learnt_of(task)
+        equal = learnt.ignored is None and all(d.weight is None for d in rows)
+        if task.stackable and learnt.scored and equal:
             with suppress(RuntimeError):  # one by one is always right, and says what is not
                 scores = side_by_side(task, mine, rows)
         if scores is None:

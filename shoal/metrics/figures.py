@@ -127,10 +127,28 @@ ROWS = {
 SPREADS = ("personalised", "generalised", "metrics")
 
 
+def score_of(record: Mapping[str, Any]) -> float | None:
+    """What a run is judged by: accuracy, or the metric that a record names as its ``score``.
+
+    >>> score_of({"accuracy": None, "score": "r2", "metrics": {"r2": 0.5, "rmse": 2.0}})
+    0.5
+    """
+    name = record.get("score")
+    return record.get("accuracy") if name is None else (record.get("metrics") or {}).get(name)
+
+
+def headline(found: Mapping[str, Any], which: Literal["final", "mean", "best"]) -> float | None:
+    """The final, mean or best score in :func:`figures`; its key has the score's name."""
+    value: float | None = found.get(f"{which}_{found.get('score', 'accuracy')}")
+    return value
+
+
 @dataclass
 class Course:
-    """A few numbers a round, kept while the records go by."""
+    """A few numbers a round, kept while the records go by; ``accuracy`` is the score."""
 
+    score: str = "accuracy"
+    best_metrics: dict[str, float] = field(default_factory=dict)
     accuracy: list[float | None] = field(default_factory=list)
     loss: list[float | None] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
@@ -147,7 +165,13 @@ class Course:
     own_rows: dict[str, int] = field(default_factory=dict)
 
     def add(self, record: dict[str, Any]) -> None:
-        self.accuracy.append(record["accuracy"])
+        self.accuracy.append(score_of(record))
+        self.score = record.get("score", self.score)
+        for name, value in (record.get("metrics") or {}).items():
+            sign = -1.0 if name in record.get("lower", ()) else 1.0
+            before = self.best_metrics.get(name, value)
+            if value == value:  # AUC of one class is none
+                self.best_metrics[name] = value if not sign * before > sign * value else before
         self.loss.append(record["loss"])
         self.seconds.append(record["seconds"])
         self.evaluating += record.get("seconds_evaluating", 0.0)
@@ -187,6 +211,9 @@ def figures(
 ) -> dict[str, Any]:
     """Final and mean accuracy, what every shift did, and totals; holds a few numbers a round.
 
+    Where a run is judged by another ``score`` than accuracy (``r2``), that is what falls and comes
+    back, and keys have its name: ``final_r2``.
+
     ``rule`` says what a shift's recovery is, and has the run's target (``evaluate.target``), if
     any; ``window`` is the number of rounds that count as right after a shift; precision, recall and
     delay of detection are there if anything was noticed, or a detector was there (``detecting``).
@@ -200,11 +227,17 @@ def figures(
     rule = rule or Recovery()
     shifts = rule.all(accuracy, list(course.kinds))
     after = {t.round: t for t in transitions(accuracy, list(course.kinds), window)}
+    scores = {
+        "final": known[-1] if known else None,
+        "mean": sum(known) / len(known) if known else None,
+        "best": max(known) if known else None,
+    }
+    plain = course.score == "accuracy"
     found: dict[str, Any] = {
         "rounds": len(accuracy),
-        "final_accuracy": known[-1] if known else None,
-        "mean_accuracy": sum(known) / len(known) if known else None,
-        "best_accuracy": max(known) if known else None,
+        **{f"{which}_accuracy": value if plain else None for which, value in scores.items()},
+        **({} if plain else {"score": course.score}),
+        **({} if plain else {f"{k}_{course.score}": v for k, v in scores.items()}),
         "final_loss": losses[-1] if losses else None,
         "shifts": [course.kinds[s.round] | _shift(s, after[s.round]) for s in shifts],
         "mean_fall": _figures_mean([s.fall for s in shifts]),
@@ -220,6 +253,8 @@ def figures(
         "evaluation_share": round(course.evaluating / seconds, 4) if seconds else None,
         **course.latest,
     }
+    if course.best_metrics:
+        found["best_metrics"] = course.best_metrics
     if course.probing:
         found["probing"] = course.probing  # of the totals: questions and rehearsed rounds
     if rule.target is not None:

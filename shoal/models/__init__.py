@@ -1,15 +1,16 @@
 """Networks by name.
 
 - registry        the table of models; a blueprint as a value
-- small_networks  logistic regression, MLP, the literature's small CNNs, LeNet-5
+- small_networks  logistic regression, MLP, the literature's small CNNs, LeNet-5, a U-Net
 - resnet          ResNet-18/34, normalisation by name
 - deep_cnns       VGG-11, AlexNet, DenseNet-121, GoogLeNet
 - text            FastText, LSTMs, a small transformer
 - generators      generators and the GAN task
 
-Every model returns ``(logits, features)``, features being the last representation before the
-``head``, which is the name of the last layer everywhere. None has dropout or in-place operations,
-and none but those built with ``norm: batch`` has running statistics, so each runs under
+Every model of whole rows returns ``(logits, features)``, features being the last representation
+before the ``head``, which is the name of the last layer everywhere; those that answer per pixel
+(``small_unet``) or position (``each: true``) return logits. None has dropout or in-place
+operations, and none but those built with ``norm: batch`` has running statistics, so each runs under
 ``functional_call``, ``vmap``, ``grad`` and tracing (with batch normalisation: under ``grad``).
 Images may come flat or in the shape the model was built for; texts are rows of token numbers.
 """
@@ -26,6 +27,7 @@ from shoal.models.small_networks import (
     Linear,
     MnistCNN,
     SmallCNN,
+    SmallUNet,
     SvhnCNN,
 )
 from shoal.models.text import CharLSTM, FastText, Transformer, WordLSTM
@@ -49,6 +51,7 @@ __all__ = [
     "ResNet18ImageNet",
     "ResNet34",
     "SmallCNN",
+    "SmallUNet",
     "SvhnCNN",
     "Transformer",
     "WordLSTM",

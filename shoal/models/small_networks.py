@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 from math import prod
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import max_pool2d
+from torch.nn.functional import interpolate, max_pool2d
 
 from shoal.core.errors import UserError
 from shoal.models.registry import Shape, image_shape, model, positive
@@ -170,6 +171,34 @@ class EmnistCNN(nn.Module):
         maps = max_pool2d(torch.relu(self.conv2(maps)), 2)
         features = torch.relu(self.fc(maps.flatten(1)))
         return self.head(features), features
+
+
+@model("small_unet")
+class SmallUNet(nn.Module):
+    """A class per pixel: two padded 3x3 convolutions (``width``, twice that), the second on maps
+    pooled by 2 and enlarged again, one on both, and a 1x1 head; ``logits`` [rows, classes, H, W].
+
+    The sides of an image must be even. A two-level form of Ronneberger et al., U-Net, 2015.
+    """
+
+    dense: ClassVar[bool] = True
+
+    def __init__(self, shape: Shape, classes: int, *, width: int = 16) -> None:
+        super().__init__()
+        self.shape = image_shape("small_unet", shape, 2)
+        if self.shape[1] % 2 or self.shape[2] % 2:
+            raise UserError(f"model 'small_unet' needs images with even sides, not {self.shape}.")
+        positive("small_unet", "width", (width,))
+        self.outer = nn.Conv2d(self.shape[0], width, 3, padding=1)
+        self.inner = nn.Conv2d(width, 2 * width, 3, padding=1)
+        self.joined = nn.Conv2d(3 * width, width, 3, padding=1)
+        self.head = nn.Conv2d(width, classes, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        fine = torch.relu(self.outer(x.reshape(x.shape[0], *self.shape)))
+        coarse = interpolate(torch.relu(self.inner(max_pool2d(fine, 2))), scale_factor=2.0)
+        logits: Tensor = self.head(torch.relu(self.joined(torch.cat([fine, coarse], 1))))
+        return logits
 
 
 class ThreeConvs(nn.Module):

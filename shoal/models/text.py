@@ -48,7 +48,8 @@ class LSTMCell(nn.Module):
 
 
 class LSTM(nn.Module):
-    """Layers of cells; returns the last state of the top layer, padding skipped.
+    """Layers of cells; returns the states of the top layer. Padding is skipped, so the last one is
+    that after the last token.
 
     Reference: Hochreiter and Schmidhuber, Long Short-Term Memory, 1997 (with forget gates).
     """
@@ -61,11 +62,12 @@ class LSTM(nn.Module):
     def forward(self, x: Tensor, real: Tensor) -> Tensor:
         for cell in self.cells:
             x = cell(x, real)
-        return x[:, -1]
+        return x
 
 
 # ---- text ----------------------------------------------------------------------------------------
-# Networks for sequences of token numbers; number 0 is padding.
+# Networks for sequences of token numbers; number 0 is padding. With ``each`` they answer at every
+# position, which sees what came before it and itself: the next token of each.
 
 # What a method does around its steps is mapped over clients, here one: there is nothing to lose.
 warnings.filterwarnings("ignore", "There is a performance drop.*aten::_embedding_bag")
@@ -126,17 +128,20 @@ class CharLSTM(nn.Module):
     """
 
     def __init__(self, shape: Shape, classes: int, *, vocabulary: int = 90, width: int = 8,
-                 hidden: int = 256, layers: int = 2) -> None:  # fmt: skip
+                 hidden: int = 256, layers: int = 2, each: bool = False) -> None:  # fmt: skip
         super().__init__()
+        self.each = each
         sequence("char_lstm", shape)
         positive("char_lstm", "hidden", (hidden, layers))
         self.embed = embedding("char_lstm", vocabulary, width)
         self.lstm = LSTM(width, hidden, layers)
         self.head = nn.Linear(hidden, classes)
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        features = self.lstm(self.embed(x), x != 0)
-        return self.head(features), features
+    def forward(self, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        states = self.lstm(self.embed(x), x != 0)
+        features = states if self.each else states[:, -1]
+        logits: Tensor = self.head(features)
+        return logits if self.each else (logits, features)
 
 
 @model("word_lstm")
@@ -147,8 +152,9 @@ class WordLSTM(nn.Module):
     """
 
     def __init__(self, shape: Shape, classes: int, *, vocabulary: int = 10_000, width: int = 96,
-                 hidden: int = 670) -> None:  # fmt: skip
+                 hidden: int = 670, each: bool = False) -> None:  # fmt: skip
         super().__init__()
+        self.each = each
         sequence("word_lstm", shape)
         positive("word_lstm", "hidden", (hidden,))
         self.embed = embedding("word_lstm", vocabulary, width)
@@ -156,9 +162,11 @@ class WordLSTM(nn.Module):
         self.project = nn.Linear(hidden, width)
         self.head = nn.Linear(width, classes)
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        features = self.project(self.lstm(self.embed(x), x != 0))
-        return self.head(features), features
+    def forward(self, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        states = self.lstm(self.embed(x), x != 0)
+        features = self.project(states if self.each else states[:, -1])
+        logits: Tensor = self.head(features)
+        return logits if self.each else (logits, features)
 
 
 class Encoder(nn.Module):
@@ -174,12 +182,11 @@ class Encoder(nn.Module):
         self.shrink = nn.Linear(hidden, width)
         self.norm2 = nn.LayerNorm(width)
 
-    def forward(self, x: Tensor, real: Tensor) -> Tensor:
+    def forward(self, x: Tensor, hidden: Tensor) -> Tensor:
         rows, length, width = x.shape
         parts = self.attend(x).reshape(rows, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
         query, key, value = parts[0], parts[1], parts[2]
         scores = query @ key.transpose(-1, -2) / (width // self.heads) ** 0.5
-        hidden = (~real).reshape(rows, 1, 1, length)
         share = torch.softmax(scores.masked_fill(hidden, -1e9), -1)
         mixed = (share @ value).transpose(1, 2).reshape(rows, length, width)
         x = self.norm1(x + self.mix(mixed))
@@ -198,8 +205,10 @@ class Transformer(nn.Module):
     """
 
     def __init__(self, shape: Shape, classes: int, *, vocabulary: int = 10_000, width: int = 128,
-                 heads: int = 4, hidden: int = 256, layers: int = 2) -> None:  # fmt: skip
+                 heads: int = 4, hidden: int = 256, layers: int = 2,
+                 each: bool = False) -> None:  # fmt: skip
         super().__init__()
+        self.each = each
         self.length = length = sequence("transformer", shape)
         positive("transformer", "heads, hidden or layers", (heads, hidden, layers))
         if width % heads:
@@ -211,9 +220,14 @@ class Transformer(nn.Module):
         self.encoders = nn.ModuleList(Encoder(width, heads, hidden) for _ in range(layers))
         self.head = nn.Linear(width, classes)
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         values = self.embed(x) + self.place
+        hidden = (x == 0).reshape(x.shape[0], 1, 1, -1)
+        if self.each:
+            later = torch.ones(self.length, self.length, dtype=torch.bool, device=x.device).triu(1)
+            hidden = hidden | later
         for encoder in self.encoders:
-            values = encoder(values, x != 0)
-        features = mean_of(values, x)
-        return self.head(features), features
+            values = encoder(values, hidden)
+        features = values if self.each else mean_of(values, x)
+        logits: Tensor = self.head(features)
+        return logits if self.each else (logits, features)

@@ -86,12 +86,15 @@ class Trial:
     path: Path
     config: Config
 
+    @property
+    def finished(self) -> bool:
+        return RunDir(self.path).finished
+
     def score(self, name: str) -> float | None:
         """A figure of the finished run's summary."""
-        where = RunDir(self.path)
-        if not where.finished:
+        if not self.finished:
             return None
-        found = json.loads(where.summary.read_text(encoding="utf-8")).get(name)
+        found = json.loads(RunDir(self.path).summary.read_text(encoding="utf-8")).get(name)
         return None if found is None else float(found)
 
 

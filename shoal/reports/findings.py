@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shoal.core.errors import shown
+from shoal.metrics.figures import headline
 
 # ---- names ---------------------------------------------------------------------------------------
 # Words for methods and shifts.
@@ -64,12 +65,13 @@ def verdicts(figures: dict[str, Any], done: int, planned: int | None) -> list[Ve
 
 
 def _level(figures: dict[str, Any], verb: str) -> list[Verdict]:
-    final, best = figures["final_accuracy"], figures["best_accuracy"]
-    if final is None:
+    final, mean, best = (headline(figures, w) for w in ("final", "mean", "best"))
+    if final is None or mean is None or best is None:
         loss = figures["final_loss"]
         return [] if loss is None else [_verdict("plain", f"The last loss is {loss:.4g}.")]
     rounds = figures["to_best"]["rounds"]
-    text = f"{verb} at {percent(final)}, mean {percent(figures['mean_accuracy'])}"
+    of = f"{figures['score']} of " if "score" in figures else ""
+    text = f"{verb} at {of}{percent(final)}, mean {percent(mean)}"
     text += f"; best {percent(best)} in round {rounds - 1}." if rounds else "."
     fell = best - final > 0.05
     return [_verdict("bad" if fell else "plain", text)]

@@ -24,10 +24,13 @@ MOST = 200  # members looked at, evenly spaced
 def held_labels(
     world: World, round: int = 0
 ) -> tuple[npt.NDArray[np.int64], list[npt.NDArray[np.int64]]]:
-    """The labels of members present, one after another, and each member's places in them."""
+    """The labels of members present, one after another, and each member's places in them; all 0
+    where a row has no single class."""
     members = world.at(round).members
     step = max(1, len(members) // MOST)
     labels = [world.train(int(c), round).labels.cpu().numpy() for c in members[::step]]
+    if _without_classes(world):
+        labels = [np.zeros(len(own), np.int64) for own in labels]
     ends = np.cumsum([len(own) for own in labels])
     parts = [np.arange(end - len(own), end) for own, end in zip(labels, ends, strict=True)]
     return np.concatenate(labels).astype(np.int64), parts
@@ -37,12 +40,23 @@ def heterogeneity_line(world: World) -> str:
     """Label entropy, distance to the whole federation's labels, and spread of sizes, in words."""
     labels, parts = held_labels(world)
     found = heterogeneity(labels, parts).summary()
-    shown = ", ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in found.items())
-    return f"labels of {len(parts)} members in round 0: {shown}"
+    bare = _without_classes(world)  # then only sizes say something
+    kept = {k: v for k, v in found.items() if not bare or k not in ("entropy", "distance")}
+    shown = ", ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in kept.items())
+    return f"{'rows' if bare else 'labels'} of {len(parts)} members in round 0: {shown}"
+
+
+def _without_classes(world: World) -> bool:
+    """Whether the world says that its rows have no single class."""
+    return getattr(world, "classes", 0) is None
 
 
 def draw_heat(world: World, out: Path) -> None:
     """Rows are members, columns classes, colour the share of the member's rows."""
+    if _without_classes(world):
+        raise UserError(
+            "a heat map shows members' classes, and this data's rows have no single one"
+        )
     import matplotlib
 
     matplotlib.use("Agg")

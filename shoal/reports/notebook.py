@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.core.errors import UserError
+from shoal.metrics.figures import headline
 from shoal.reports import plots
 from shoal.reports.page_data import Page, read_page
 from shoal.reports.series import part_names
@@ -204,7 +205,7 @@ def picture(draw: Any) -> str:
 
 
 def _scored(page: Page) -> bool:
-    return bool(page["summary"]["final_accuracy"] is not None)
+    return bool(headline(page["summary"], "final") is not None)
 
 
 # ---- side by side --------------------------------------------------------------------------------
@@ -285,7 +286,8 @@ class Comparison:
             axes.plot(100 * pair["mean"], i, "o", color=plots.COLOURS[0])
         axes.axvline(0, color="black", linewidth=0.8)
         axes.set_yticks(range(len(pairs)), [p["b"] for p in pairs])
-        axes.set(xlabel=f"points that {first} is ahead (mean accuracy)", ylim=(len(pairs), -1))
+        of = self.data["groups"][0]["of"]
+        axes.set(xlabel=f"points that {first} is ahead (mean {of})", ylim=(len(pairs), -1))
         return axes
 
     def _repr_html_(self) -> str:

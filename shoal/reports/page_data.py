@@ -15,7 +15,7 @@ from shoal.config.read import parsed
 from shoal.core.errors import UserError, shown
 from shoal.core.files import dump_json
 from shoal.core.old_names import renamed
-from shoal.metrics.figures import figures, scored_on
+from shoal.metrics.figures import figures, score_of, scored_on
 from shoal.metrics.shifts import Recovery
 from shoal.reports.findings import method_name, verdicts
 from shoal.reports.members import members, timeline
@@ -67,7 +67,8 @@ def session_starts(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 #     rounds                       {done, planned}
 #     scored_on                    which accuracy it is (the config's ``evaluate.rows``), and
 #                                  whose rows where members are scored on their own
-#     summary                      what ``shoal.metrics.figures`` makes of the rounds, shifts aside
+#     summary                      what ``shoal.metrics.figures`` makes of the rounds, shifts aside;
+#                                  its ``score``, if any, stands for accuracy everywhere
 #     verdicts                     [{tone: good | bad | plain, text}]
 #     x                            the first round of every step
 #     span                         rounds in a step: 1, unless there were too many rounds
@@ -84,7 +85,7 @@ def session_starts(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 #     starts                       see ``shoal.reports.page_data.session_starts``
 #     members                      see ``shoal.reports.members.members``, or null
 #     guard                        {total, events: [{round, client, reason}]}, the first 200
-#     scored                       rounds in which accuracy was measured: [[first, last, step]]
+#     scored                       rounds in which the score was measured: [[first, last, step]]
 #     drawn                        {key of world.json: digest}: what makes it another world
 #     pools                        {pool, test_pool: digest of the rows}, where the directory has
 # them
@@ -162,7 +163,7 @@ def make_page(
         "starts": session_starts(records),
         "members": None,
         "guard": events(records),
-        "scored": _ranges([r["round"] for r in records if r.get("accuracy") is not None]),
+        "scored": _ranges([r["round"] for r in records if score_of(r) is not None]),
         "drawn": {key: _digest(world[key]) for key in sorted({*world} - NOT_DRAWN)},
         "pools": {},
         "config": config,

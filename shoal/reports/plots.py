@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from shoal.core.errors import UserError
+from shoal.metrics.functions import SCORES
 from shoal.reports.findings import shift_name
 from shoal.reports.run_tables import Story
 
@@ -50,9 +51,9 @@ def plot_series(page: Page, name: str, axes: Axes = None, colour: int = 0, **lab
 
 
 def plot_accuracy(page: Page, axes: Axes = None) -> Axes:
-    """Accuracy, what changed, how deep it fell and when it was back."""
-    axes = plot_series(page, "accuracy", axes)
-    axes.set_ylim(0, 102)
+    """Accuracy (the run's score), what changed, how deep it fell and when it was back."""
+    axes = plot_series(page, page["summary"].get("score", "accuracy"), axes)
+    axes.set_ylim(min(0.0, axes.get_ylim()[0]), 102)
     mark_shifts(axes, page)
     for shift in page["shifts"]:
         if (shift["fall"] or 0) > 0 and shift["low_round"] is not None:
@@ -149,7 +150,7 @@ def _stage(shown: dict[str, Any], round: int) -> int:
 
 
 def _is_share(name: str) -> bool:
-    return name == "accuracy" or name.startswith("task ")
+    return name in ("accuracy", *SCORES.values()) or name.startswith("task ")
 
 
 def _floats(values: Sequence[float | None]) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -187,7 +188,8 @@ def draw_curves(stories: Sequence[Story], out: Path, labels: Sequence[str] | Non
             fontsize=8,
             color="0.35",
         )
-    axes.set(xlabel="round", ylabel="accuracy, %", ylim=(0, 102))
+    of = stories[0].figures.get("score", "accuracy")
+    axes.set(xlabel="round", ylabel=f"{of}, %", ylim=(min(0.0, axes.get_ylim()[0]), 102))
     axes.grid(axis="y", color="0.9")
     axes.spines[["top", "right"]].set_visible(False)
     if len(stories) > 2:  # below the axes, where they hide no line

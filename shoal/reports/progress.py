@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Bar
 from rich.text import Text
 
+from shoal.metrics.figures import headline, score_of
 from shoal.reports.findings import shift_name
 from shoal.runs.directory import RunDir
 from shoal.runs.sweep.pool import Event
@@ -40,7 +41,8 @@ class Live:
 
     rounds: int
     done: int = 0
-    accuracy: list[float] = field(default_factory=list)
+    score: str = "accuracy"
+    accuracy: list[float] = field(default_factory=list)  # or what the run is judged by
     alerts: deque[str] = field(default_factory=lambda: deque(maxlen=ALERTS))
     members: str = ""
     moved: str = ""  # at the last change of members
@@ -52,8 +54,9 @@ class Live:
         """A round is over at ``now``; ``moved`` is how many came and left, where that is known."""
         self.done = record["round"] + 1
         self._times.append((now, self.done))
-        if record["accuracy"] is not None:
-            self.accuracy.append(float(record["accuracy"]))
+        self.score = record.get("score", self.score)
+        if (value := score_of(record)) is not None:
+            self.accuracy.append(float(value))
         self.rejected += len(record["rejected"])
         self.members = f"{record['active']:,} members here"
         if moved is not None:
@@ -90,7 +93,7 @@ class Live:
         if self.speed is not None:
             parts.append(f"{self.speed:.1f} rounds/s")
         if self.accuracy:
-            parts.append(f"accuracy {self.accuracy[-1]:.4f}")
+            parts.append(f"{self.score} {self.accuracy[-1]:.4f}")
         parts += [self.members, *self._time_left()]
         return "  ".join(parts)
 
@@ -111,7 +114,7 @@ class Live:
     def _second(self, width: int) -> Text:
         if not self.accuracy:
             return Text("accuracy not measured yet", style="dim")
-        head = f"accuracy {100 * self.accuracy[-1]:5.1f} %  "
+        head = f"{self.score} {100 * self.accuracy[-1]:5.1f} %  "
         tail = f"  best {100 * max(self.accuracy):.1f}"
         room = max(4, min(48, width - 2 - len(head) - len(tail)))
         line = Text(head, style="bold").append(sparkline(self.accuracy, room), style="cyan")
@@ -225,8 +228,9 @@ class Progress:
 def closing_line(where: RunDir) -> str:
     """A finished run in one line."""
     found = json.loads(where.summary.read_text(encoding="utf-8"))
-    if found["final_accuracy"] is not None:
-        end = f"accuracy {found['final_accuracy']:.4f} (mean {found['mean_accuracy']:.4f})"
+    final, mean = headline(found, "final"), headline(found, "mean")
+    if final is not None and mean is not None:
+        end = f"{found.get('score', 'accuracy')} {final:.4f} (mean {mean:.4f})"
     else:
         end = f"loss {found['final_loss']}"
     share = found.get("evaluation_share")

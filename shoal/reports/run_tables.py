@@ -13,7 +13,7 @@ from rich.table import Table
 from shoal.config.read import load, load_run
 from shoal.config.schema import Config
 from shoal.core.errors import UserError, shown
-from shoal.metrics.figures import figures
+from shoal.metrics.figures import figures, headline, score_of
 from shoal.metrics.shifts import Recovery
 from shoal.reports.findings import method_name, shift_name
 from shoal.runs.directory import RunDir
@@ -38,8 +38,8 @@ class Story(NamedTuple):
 
     @property
     def accuracy(self) -> list[tuple[int, float]]:
-        """Rounds in which accuracy was measured."""
-        found = ((r["round"], r["accuracy"]) for r in self.records)
+        """Rounds in which accuracy (the run's score) was measured."""
+        found = ((r["round"], score_of(r)) for r in self.records)
         return [(number, value) for number, value in found if value is not None]
 
 
@@ -76,9 +76,10 @@ def shift_table(stories: Sequence[Story], labels: Sequence[str]) -> Table:
         cells = [_cell(story, i) for story in stories]
         table.add_row(str(number), shift_name(shift), *cells)
     table.add_section()
-    for name in ("mean accuracy", "final accuracy"):
-        key = name.replace(" ", "_")
-        table.add_row("", name, *[percent(s.figures[key]) for s in stories])
+    of = stories[0].figures.get("score", "accuracy")
+    for which in ("mean", "final"):
+        row = [percent(headline(s.figures, which)) for s in stories]
+        table.add_row("", f"{which} {of}", *row)
     return table
 
 
@@ -105,15 +106,13 @@ def percent(value: float | None, digits: int = 1) -> str:
 
 
 def level_and_recovery(story: Story, digits: int = 1) -> tuple[str, ...]:
-    """Final and mean accuracy, mean fall, mean lowest accuracy, and rounds to recovery."""
+    """Final and mean score, mean fall, mean lowest score, and rounds to recovery."""
     found = story.figures
-    names = ("final_accuracy", "mean_accuracy", "mean_fall", "mean_lowest")
-    back = found["mean_rounds_to_recovery"]
-    never = f" ({found['unrecovered']} never)" if found["unrecovered"] else ""
-    return (
-        *(percent(found[n], digits) for n in names),
-        ("-" if back is None else f"{back:.1f}") + never,
-    )
+    levels = (headline(found, "final"), headline(found, "mean"))
+    back, left = found["mean_rounds_to_recovery"], found["unrecovered"]
+    never = f" ({left} never)" if left else ""
+    shown = (percent(v, digits) for v in (*levels, found["mean_fall"], found["mean_lowest"]))
+    return (*shown, ("-" if back is None else f"{back:.1f}") + never)
 
 
 # ---- controls ------------------------------------------------------------------------------------

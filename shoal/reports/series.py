@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from shoal.metrics.figures import score_of
 from shoal.runs.records import Record
 
 # ---- thin ----------------------------------------------------------------------------------------
@@ -162,7 +163,8 @@ def events(records: Sequence[Record]) -> dict[str, Any]:
 
 
 def _accuracies(records: Sequence[Record]) -> list[tuple[int, float]]:
-    return [(r["round"], r["accuracy"]) for r in records if r["accuracy"] is not None]
+    found = [(r["round"], score_of(r)) for r in records]
+    return [(round, value) for round, value in found if value is not None]
 
 
 def _number(value: Any) -> float | None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from math import inf, sqrt
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from shoal.core.old_names import OF_MEMBERS
+from shoal.metrics.figures import headline
 from shoal.reports.series import rounded
 from shoal.runs.run import ELSEWHERE
 
@@ -98,6 +99,9 @@ def why_apart(a: Page, b: Page) -> str:
         return f"they are scored on {a['scored_on']} and on {b['scored_on']}"
     if a["seed"] != b["seed"]:
         return "they share no seed"
+    scores = [page["summary"].get("score", "accuracy") for page in (a, b)]
+    if scores[0] != scores[1]:
+        return f"they are judged by {scores[0]} and by {scores[1]}"
     if told := _unlike_scores(a, b):
         return told
     if told := _unlike_data(a, b):
@@ -173,16 +177,19 @@ def gap(a: Page, b: Page, figure: str) -> float | None:
     """The difference of two runs that are paired, over the rounds both played; for ``final`` both
     must be finished, and their last rounds be as many."""
     if figure == "final":
-        ends = [page["summary"]["final_accuracy"] for page in (a, b)]
+        ends = [headline(page["summary"], "final") for page in (a, b)]
         done = all(page["state"] == "finished" for page in (a, b))
         windows = {(page["settings"].get("evaluate") or {}).get("window", 10) for page in (a, b)}
-        return ends[0] - ends[1] if done and None not in ends and len(windows) == 1 else None
+        if not done or len(windows) > 1 or ends[0] is None or ends[1] is None:
+            return None
+        return ends[0] - ends[1]
     if a["rounds"]["done"] == b["rounds"]["done"]:
-        whole = [page["summary"]["mean_accuracy"] for page in (a, b)]
-        return None if None in whole else whole[0] - whole[1]
+        whole = [headline(page["summary"], "mean") for page in (a, b)]
+        return None if whole[0] is None or whole[1] is None else whole[0] - whole[1]
     end = min(page["rounds"]["done"] for page in (a, b))
-    other = dict(zip(b["x"], b["series"]["accuracy"]["mean"], strict=True))
-    own = zip(a["x"], a["series"]["accuracy"]["mean"], strict=True)
+    of = a["summary"].get("score", "accuracy")
+    other = dict(zip(b["x"], b["series"][of]["mean"], strict=True))
+    own = zip(a["x"], a["series"][of]["mean"], strict=True)
     steps = [(r, v) for r, v in own if r + a["span"] <= end]  # whole steps of both
     gaps = [v - other[r] for r, v in steps if v is not None and other.get(r) is not None]
     return sum(gaps) / len(gaps) if gaps else None
@@ -206,9 +213,9 @@ def _verdict(found: Interval) -> str:
 #
 # The format, made of pages (:mod:`shoal.reports.page_data`):
 #
-#     groups      [{name, method, runs, seeds, mean, final, best, fall, lowest, rounds_back, never,
-#                 seconds, bytes, scored_on, x, band: {mean, low?, high?}}], the best mean
-#                 accuracy first
+#     groups      [{name, method, runs, seeds, mean, final, best, metrics, fall, lowest,
+#                 rounds_back, never, seconds, bytes, scored_on, x, band: {mean, low?, high?}}],
+#                 the best mean accuracy (score) first
 #     pairs       [{a, b, of, seeds, mean, low, high, verdict}]: differences a - b of groups that
 #                 can be paired, a being ranked above b
 #     apart       [{a, b, why}]: those that cannot (see :func:`shoal.reports.versus.why_apart`)
@@ -307,14 +314,18 @@ def _group(name: str, runs: Sequence[Page]) -> Group:
     def of(key: str) -> float | None:
         return rounded(_mean([s[key] for s in summaries]), 6)
 
+    def judged(which: Literal["mean", "final", "best"]) -> float | None:
+        return rounded(_mean([headline(s, which) for s in summaries]), 6)
+
     return {
         "name": name,
         "method": runs[0]["method"],
         "runs": [r["name"] for r in runs],
         "seeds": [r["seed"] for r in runs],
-        "mean": of("mean_accuracy"),
-        "final": of("final_accuracy"),
-        "best": of("best_accuracy"),
+        "mean": judged("mean"),
+        "final": judged("final"),
+        "best": judged("best"),
+        "metrics": _metrics(summaries),
         "loss": of("final_loss"),
         "fall": of("mean_fall"),
         "lowest": of("mean_lowest"),
@@ -328,9 +339,17 @@ def _group(name: str, runs: Sequence[Page]) -> Group:
     }
 
 
+def _metrics(summaries: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    """Final figures of further metrics, means over seeds."""
+    names = {name: None for s in summaries for name in s.get("metrics") or {}}
+    found = {n: [(s.get("metrics") or {}).get(n) for s in summaries] for n in names}
+    return {name: rounded(_mean(values), 6) for name, values in found.items()}
+
+
 def _band(runs: Sequence[Page]) -> dict[str, Any]:
     """Mean over seeds in every step, with the lowest and the highest seed."""
-    key = "accuracy" if any(r["summary"]["final_accuracy"] is not None for r in runs) else "loss"
+    known = any(headline(r["summary"], "final") is not None for r in runs)
+    key = runs[0]["summary"].get("score", "accuracy") if known else "loss"
     curves = [dict(zip(r["x"], r["series"][key]["mean"], strict=True)) for r in runs]
     x = sorted({round for curve in curves for round in curve})
     columns = [[c[r] for c in curves if c.get(r) is not None] for r in x]
@@ -347,18 +366,19 @@ def _versus_verdict(groups: Sequence[Group], pairs: Sequence[Mapping[str, Any]])
         return "All runs are repetitions of one config."
     if groups[0]["mean"] is None:
         return "Accuracy was not measured, so nobody is ahead."
+    of = groups[0]["of"]
     first = groups[0]["name"]
     mine = [p for p in pairs if p["a"] == first and p["of"] == "mean"]
     missing = len(groups) - 1 - sum(p["low"] is not None for p in mine)
     if missing:
         return (
-            f"Not separable: {first} has the highest mean accuracy here, but "
+            f"Not separable: {first} has the highest mean {of} here, but "
             f"{_some(missing, len(groups) - 1)} cannot be paired with it over two seeds or more."
         )
     close = [p["b"] for p in mine if p["low"] <= 0.0]
     if close:
         return f"Not separable: {first} is not clearly ahead of {_listed(close)}."
-    return f"{first} has the highest mean accuracy, and every interval supports it."
+    return f"{first} has the highest mean {of}, and every interval supports it."
 
 
 def _some(missing: int, others: int) -> str:

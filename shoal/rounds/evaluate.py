@@ -8,6 +8,7 @@ from typing import Any
 
 from shoal.core import tree
 from shoal.core.old_names import BOTH_MODELS, BY_SAMPLES, OF_MEMBERS, Rows
+from shoal.core.task import learnt_of
 from shoal.core.types import ClientData, Job, Model
 from shoal.core.world_protocol import Moment
 from shoal.engines.api import Engine
@@ -19,11 +20,11 @@ from shoal.metrics.evaluate import (
     evaluate_own,
     evaluate_sets,
     mean_scores,
+    outputs_of,
     pooled_scores,
-    row_scores,
 )
 from shoal.metrics.figures import spread
-from shoal.metrics.functions import measured
+from shoal.metrics.functions import lower_is_better, measured, score_name
 from shoal.rounds.orders import make_order
 from shoal.rounds.play import BatchedCalls, ServerCalls, calls
 from shoal.rounds.state import Federation, Round, Settings
@@ -89,8 +90,12 @@ def scored(
     ``members_held_out`` and its two variants look at ``most`` evenly spaced members of more, on
     rows of their own that no client trains on (``as_0_1``: as version 0.1 chose them);
     ``metrics`` are further ones (:mod:`shoal.metrics.functions`) on the set that ``rows`` names
-    (all test rows where it names members or tasks). In the last round before a stage, ``ahead``
-    has the accuracy on the task to come, of this model and of the one the run began with.
+    (all test rows where it names members or tasks; but R2 is theirs, by the variance of training
+    rows, and so is what is called accuracy of members, tasks and local models where numbers are
+    learnt), ``score`` the one that the run is judged by,
+    where that is not accuracy, and ``lower`` those whose best figure is the lowest. In the last
+    round before a stage, ``ahead`` has the accuracy on the task to come, of this model and of the
+    one the run began with.
     """
     model = served(federation, settings, moment, None, engine)
     tests = settings.world.tests(moment.round)
@@ -108,7 +113,9 @@ def scored(
         main = mean_scores(list(tasks.values()))
     else:
         main = found["main"]
-    record |= {"accuracy": main.accuracy, "loss": main.loss}
+    learnt = learnt_of(settings.task)
+    numbers = learnt.target == "number"
+    record |= {"accuracy": None if numbers else main.accuracy, "loss": main.loss}
     record["tasks"] = {name: score.accuracy for name, score in tasks.items()}
     ahead = {name: data for name, data in wanted.items() if name.startswith("ahead ")}
     if ahead:
@@ -121,8 +128,14 @@ def scored(
             for name in ahead
         }
     if metrics:
-        outputs = row_scores(settings.task, model, main_set, outputs=True).outputs
-        record["metrics"] = measured(metrics, outputs, main_set.labels)
+        said = outputs_of(settings.task, model, main_set)
+        record["metrics"] = measured(metrics, said, learnt.ignored)
+        if numbers and "r2" in metrics and (alone or by_task):
+            record["metrics"]["r2"] = main.accuracy
+        if (score := score_name(learnt.target, metrics, rows)) != "accuracy":
+            record["score"] = score
+        if lower := lower_is_better(metrics):
+            record["lower"] = lower
     return record
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from shoal.core import tree
 from shoal.core.errors import UserError
+from shoal.core.task import Task
 from shoal.core.tree import Tree
 from shoal.core.types import ClientData, Job, LastBatch, Model
 from shoal.core.world_protocol import Drifting, Moment, World, gathered
@@ -144,9 +145,7 @@ def make_member(round: Round, job: Job) -> Member:
     settings, now = round.settings, round.moment.round
     client, world, cap = job.client, settings.world, settings.cap(job.client)
     memories = round.federation.store.get(client, job.model)
-    if (
-        settings.clients_are_remote
-    ):  # the store holds numbers; the memories themselves are the client's
+    if settings.clients_are_remote:  # the store holds numbers; the client has the memories
         return Member(client, world.train(client, now), None, memories, cap)
     if round.federation.endings:
         memories = _caught_up(round, job, memories)
@@ -305,16 +304,20 @@ def bytes_up(settings: Settings, results: Results) -> int:
     return wire + tree.nbytes((results.stats, _counted(settings, results.payloads)))
 
 
+FROZEN = -1  # stands for a model's number where a client was sent what is frozen
+
+
 class Down(NamedTuple):
     """What went down with an order."""
 
     bytes: int
-    paid: list[tuple[int, int]]  # (client, model): they have now what is sent once per stage
+    paid: list[tuple[int, int]]  # (client, model): they have now what is sent once
 
 
 def sent_down(round: Round, k: int, order: Order, spent: Spent) -> Down:
     """Model ``k`` to every client that was not sent it with a question just before, and payloads;
-    one that goes down once per stage counts for clients that lack it."""
+    one that goes down once per stage counts for clients that lack it, and what is frozen for those
+    that have never trained."""
     theta, settings, members = order.model.theta, round.settings, order.members
     lacking = (
         sum(not spent.holds(m.client, theta) for m in members) if spent.reached else len(members)
@@ -327,11 +330,16 @@ def sent_down(round: Round, k: int, order: Order, spent: Spent) -> Down:
         else:
             each += tree.nbytes(sent)
     total += each * len(members)
-    if not once:
-        return Down(total, [])
-    paid, keys = round.federation.paid, [(m.client, k) for m in members]
-    new = [key for key in keys if paid.get(key) != order.stage]
-    return Down(total + once * len(new), new)
+    paid = round.federation.paid
+    fixed = frozen_bytes(settings.task)
+    first = [(m.client, FROZEN) for m in members if (m.client, FROZEN) not in paid] if fixed else []
+    new = [(m.client, k) for m in members if paid.get((m.client, k)) != order.stage] if once else []
+    return Down(total + once * len(new) + fixed * len(first), [*new, *first])
+
+
+def frozen_bytes(task: Task) -> int:
+    """What no round changes: it goes to a client once, before it first trains."""
+    return sum(held.nbytes for held in getattr(task, "frozen", {}).values())
 
 
 def _model_bytes(settings: Settings, model: Model) -> int:

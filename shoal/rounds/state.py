@@ -52,7 +52,8 @@ def mixes_rows(task: Task, world: World) -> bool:
     weight = torch.cat([torch.ones(ROWS), torch.zeros(ROWS)]).to(x.device, task.dtype)
     model = task.initial(0).to(x.device)
     found = []
-    for padding in (x[:1].expand_as(x), _others(data.pool.x, x)):
+    several = bool(getattr(task, "inputs", ()))
+    for padding in (x[:1].expand_as(x), _others(data.pool.x, x, several)):
         batch = Batch(torch.cat([x, padding]), torch.cat([y, y]), weight)
         outputs = task.forward(model.theta, batch, model.stats, True)
         found.append(torch.cat([outputs.logits[:ROWS].flatten(), outputs.stats]))
@@ -61,9 +62,9 @@ def mixes_rows(task: Task, world: World) -> bool:
     return bool(((one - other).abs() > limit).any())
 
 
-def _others(pool: Tensor, x: Tensor) -> Tensor:
-    """Samples that differ from the first one."""
-    if x.is_floating_point():
+def _others(pool: Tensor, x: Tensor, several: bool) -> Tensor:
+    """Samples that differ from the first one. Of ``several`` inputs some are whole numbers."""
+    if x.is_floating_point() and not several:
         return 2 * x.flip(0) + 1
     differ = (pool != x[:1]).flatten(1).any(1).nonzero().squeeze(1)
     if not len(differ):
@@ -135,7 +136,8 @@ class Federation:
     # that a single number says what a client has heard of
     endings: dict[tuple[int, int], tuple[int, Tree]] = field(default_factory=dict)
     ended: dict[tuple[int, int], int] = field(default_factory=dict)  # (client, model) -> heard of
-    paid: dict[tuple[int, int], int] = field(default_factory=dict)  # -> stage of its once-payload
+    # -> stage of its once-payload; a model of -1 stands for what is frozen
+    paid: dict[tuple[int, int], int] = field(default_factory=dict)
     noticed: bool = False
     round: int = 0
 

@@ -87,6 +87,8 @@ def origin_of(plan: RunPlan) -> Origin:
     data = {name: _pool(pool) for name, pool in pools.items() if isinstance(pool, Pool)}
     if plan.config.problem is None and plan.config.model.init != "random":
         data["initial"] = _digest(plan.initial)
+    if digest := getattr(plan.settings.task, "frozen_digest", ""):
+        data["frozen"] = digest
     own = {name: source.digest for name, source in sources(plan.config).items() if source.file}
     return Origin(data, dict(sorted(_code(plan))), own, _place(plan))
 
@@ -139,8 +141,10 @@ def check_origin(
         return now
     changed = [name for name in old.data if now.data.get(name) != old.data[name]]
     if changed:
-        if changed == ["initial"]:
+        if changed[0] == "initial":
             raise _other(where, "the initial model (model.init)", "put the old file back")
+        if changed[0] == "frozen":
+            raise _other(where, "what is frozen in the network", "put the old tensors back")
         rows = {"pool": "training rows", "test_pool": "test rows"}
         told = " and ".join(rows[name] for name in changed if name in rows)
         raise _other(where, f"the {told} of the data", "put the old data back")

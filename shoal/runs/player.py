@@ -22,7 +22,7 @@ from shoal.engines.client_round import ClientProgram
 from shoal.engines.loop import Loop
 from shoal.methods.method import Attributes
 from shoal.rounds.evaluate import as_trained, local_scores, scored, train_accuracy
-from shoal.rounds.orders import once_bytes
+from shoal.rounds.orders import FROZEN, frozen_bytes, once_bytes
 from shoal.rounds.play import ClientReport, RoundReport, play_round
 from shoal.rounds.state import Federation, Round, Settings
 from shoal.rounds.uploads import NOT_FINITE
@@ -194,12 +194,15 @@ class Player:
         """Bytes that clients and the server's parts keep between rounds; what goes down once per
         stage (SPECIAL-C's last task's model) is kept by whoever it was sent to."""
         federation, once = self.federation, 0
-        if federation.paid:
+        sent = [model for _, model in federation.paid if model != FROZEN]
+        if sent:
             last = self.plan.world.at(max(0, federation.round - 1))
             once = once_bytes(Round(federation, self.settings, last))
         return {
             "clients": len({*federation.store.clients(), *federation.paid}),
-            "client_bytes": federation.store.nbytes() + once * len(federation.paid),
+            "client_bytes": federation.store.nbytes()
+            + once * len(sent)
+            + frozen_bytes(self.settings.task) * (len(federation.paid) - len(sent)),
             "server_bytes": sum(tree.nbytes(s) for s in self.federation.servers),
         }
 

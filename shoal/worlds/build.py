@@ -9,7 +9,7 @@ from typing import Any
 
 from shoal.core.errors import UserError, suggestion
 from shoal.core.old_names import todays_world
-from shoal.core.types import Kind
+from shoal.core.types import TARGET_WORDS, Kind
 from shoal.data.sources import Dataset
 from shoal.worlds.changes.concepts import Concepts, read_drifts
 from shoal.worlds.changes.input_bias import read_bias, with_bias
@@ -20,6 +20,7 @@ from shoal.worlds.members.availability import CHECKED, read_available
 from shoal.worlds.members.holdings import Parts, complete_partition, read_holders
 from shoal.worlds.members.membership import Membership, churn, read_flow, still
 from shoal.worlds.members.population import group_labels, natural_clients
+from shoal.worlds.members.population import names as partitions
 from shoal.worlds.spec import CHURN, KEYS, Reader, read_world
 from shoal.worlds.world import Composed
 
@@ -56,6 +57,9 @@ def assemble(
 ) -> Composed:
     """Like :func:`build`; ``drawn`` gives the assignments of each stage instead of drawing them."""
     spec = todays_world(spec)
+    classes = dataset.label_classes
+    if classes is None:
+        spec = _of_any_rows(spec, dataset)
     settled = _writable(spec)  # reading it writes every default into it
     reader = read_world(settled)
     if not 0.0 <= validation < 1.0:
@@ -64,7 +68,7 @@ def assemble(
         raise UserError(f"held_out is {held_out!r}; it must be above 0 and below 1, or None.")
     holders = read_holders(reader, dataset, seed)
     members = holders.members
-    plan = read_plan(reader, dataset.classes)
+    plan = read_plan(reader, classes)
     membership = still(members)
     if reader.given("poisson"):
         membership = _flow(reader, members, plan, seed)
@@ -72,16 +76,16 @@ def assemble(
         if reader.raw("name") == "churn" and reader.given("rounds"):
             reader.bad("rounds", "left out unless poisson says who comes and goes")
         membership = churn(reader, members)
-        labels = group_labels(reader, membership.groups, dataset.classes)
+        labels = group_labels(reader, membership.groups, classes)
         copied = reader.choice("shared", ("split", "both"), "split") == "both"
         if copied and labels is None:
             reader.bad("shared", "left out unless labels is 'split'")
         holders = replace(holders, groups=membership.groups, labels=labels, copied=copied)
     rounds = _rounds(reader, membership.rounds, plan)
-    plan = with_unseen(plan, reader, membership, rounds, dataset.classes)
-    concepts = Concepts(members, dataset.classes or 0)
+    plan = with_unseen(plan, reader, membership, rounds, classes)
+    concepts = Concepts(members, classes or 0)
     if reader.raw("name") == "drift" or reader.given("drift"):
-        concepts = read_drifts(reader.raw("drift"), members, dataset.classes, rounds, seed)
+        concepts = read_drifts(reader.raw("drift"), members, classes, rounds, seed)
     hidden = _hidden(reader)
     pool, test_pool, blocks = lay_out(dataset, plan.domains, seed)
     stages = hold(plan, holders, blocks, drawn)
@@ -92,13 +96,47 @@ def assemble(
     bias = read_bias(reader.raw("bias"), seed)
     if bias is not None:
         sort = stream is not None
-        pool, stages = with_bias(bias, pool, stages, members, dataset.classes, sort)
+        pool, stages = with_bias(bias, pool, stages, members, classes, sort)
     world = Composed(
-        dict(spec), seed, float(validation), rounds, members, dataset.classes, pool, test_pool,
+        dict(spec), seed, float(validation), rounds, members, classes, pool, test_pool,
         membership, concepts, stages, hidden, available, stream, bias, settled, held_out,
     )  # fmt: skip
     _check_reached(world)
     return world
+
+
+# what goes by the one class of a row: keys of a world
+BY_CLASS = ("drift", "labels", "overlap", "shared", "stages", "classes", "cumulative", "unseen")
+# and partitions that do not
+OF_ANY_ROWS = ("iid", "natural", "time")
+
+
+def _of_any_rows(spec: Any, dataset: Dataset) -> Any:
+    """The spec for rows that have no single class: what goes by classes is refused, and rows are
+    dealt ``iid`` unless it says otherwise."""
+    if not isinstance(spec, Mapping):
+        return spec
+    y = f"y of {dataset.name!r} is {TARGET_WORDS[dataset.target]} (target: {dataset.target})"
+    bias = spec.get("bias")
+    by_class = [key for key in BY_CLASS if spec.get(key) not in (None, False, "all", "split", 0)]
+    if spec.get("labels") == "split":
+        by_class.append("labels")
+    if isinstance(bias, Mapping) and bias.get("brightness"):
+        by_class.append("bias: {brightness: ...}")
+    if spec.get("name") in ("drift", "classes"):
+        raise UserError(f"world {spec['name']!r} is for rows with one class each, and {y}; take "
+                        f"static, churn or domains.")  # fmt: skip
+    if by_class:
+        raise UserError(f"world: {by_class[0]} is for rows with one class each, and {y}; leave it "
+                        f"out.")  # fmt: skip
+    named = spec.get("partition")
+    if named is None:
+        return {**spec, "partition": "iid"}
+    name = named.get("name") if isinstance(named, Mapping) else named
+    if name not in OF_ANY_ROWS and name in partitions():
+        raise UserError(f"partition {name!r} deals rows by their class, and {y}; take "
+                        f"{', '.join(OF_ANY_ROWS)}.")  # fmt: skip
+    return spec
 
 
 def _writable(spec: Any) -> dict[str, Any]:

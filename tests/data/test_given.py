@@ -98,7 +98,7 @@ def test_arrays_and_tensors_stay_as_they_are() -> None:
         (Y, "class", 2),
         (X[:, 0], "number", None),
         (X > 0, "multi_label", 2),
-        (np.zeros((ROWS, 4), int), "token", 1),
+        (np.full((ROWS, 4), 2), "token", 3),
         (np.zeros((ROWS, 4, 4), int), "dense", 1),
     ],
 )

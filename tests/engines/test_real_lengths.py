@@ -11,7 +11,7 @@ from support import SmallWorld, play, settings_for
 from torch import Tensor, nn
 
 from shoal import catalog
-from shoal.core import pure_layers
+from shoal.core.layers import normalisation
 from shoal.core.task import ModuleTask
 from shoal.engines.api import Order, Results
 from shoal.engines.loop import Loop
@@ -66,14 +66,14 @@ def test_no_step_pads(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(layer: nn.Module, x: Tensor) -> Tensor:
         raise AssertionError("a batch was padded")
 
-    def whole(layer: pure_layers._Pure, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def whole(layer: normalisation._Pure, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         seen.add(x.shape[0])
         return plain(layer, x)
 
-    settings, plain = settings_of(catalog.fedavg()), pure_layers._Pure._whole
+    settings, plain = settings_of(catalog.fedavg()), normalisation._Pure._whole
     assert settings.pad, "which is found out by padding a batch"
-    monkeypatch.setattr(pure_layers._Pure, "_masked", refused)
-    monkeypatch.setattr(pure_layers._Pure, "_whole", whole)
+    monkeypatch.setattr(normalisation._Pure, "_masked", refused)
+    monkeypatch.setattr(normalisation._Pure, "_whole", whole)
     monkeypatch.setattr(plan, "LARGE_STEP", WAYS[way])
     engine = Stacked(threads=1)
     play(settings, engine, 2)

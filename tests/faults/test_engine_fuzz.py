@@ -14,7 +14,7 @@ from torch.nn.functional import batch_norm, scaled_dot_product_attention
 import shoal
 from shoal import catalog
 from shoal.core.errors import UserError
-from shoal.core.pure_layers import lone_layer
+from shoal.core.layers.fitting import watched
 from shoal.core.task import ModuleTask
 from shoal.core.tree import leaves
 from shoal.core.types import ClientData, Job, Model
@@ -249,7 +249,7 @@ class Called(nn.Module):
 
 def test_a_row_alone_is_refused_where_batch_normalisation_is_a_function() -> None:
     """It was found by its layer only, and torch's own error came in the middle of a run."""
-    where = lone_layer(Called(), torch.randn(2, FEATURES), CLASSES)
+    where = watched(Called(), torch.randn(2, FEATURES), (CLASSES,)).lone_layer
     assert where == "forward of Called"
     world = SmallWorld(rows=(4, 1), dtype=torch.float64)
     task = ModuleTask(Called, classes=CLASSES, dtype=torch.float64, lone_layer=where)

@@ -143,13 +143,15 @@ def share_of_zeros(outputs: torch.Tensor, labels: torch.Tensor) -> float:
 
 
 def test_a_metric_of_the_users() -> None:
-    found = measured(["metrics.test_rows:share_of_zeros"], torch.zeros(4, 2), torch.tensor([0, 1]))
+    found = measured(
+        ["metrics.test_rows:share_of_zeros"], [(torch.zeros(4, 2), torch.tensor([0, 1]))]
+    )
     assert found == {"metrics.test_rows:share_of_zeros": 0.5}
     with pytest.raises(UserError, match="did you mean 'auc'"):
         metric("aucc")
     with pytest.raises(UserError, match="is not installed"):
         metric("no_such_module:f")
-    with pytest.raises(UserError, match="no function"):
+    with pytest.raises(UserError, match="no function and no class"):
         metric("math:pi")
 
 

@@ -45,6 +45,7 @@ CASES: list[tuple[str, tuple[int, ...], dict[str, Any]]] = [
     ("word_lstm", (5,), {"vocabulary": 7, "width": 3, "hidden": 4}),
     ("transformer", (5,), {"vocabulary": 7, "width": 4, "heads": 2, "hidden": 6}),
 ]
+PER_PIXEL = ("small_unet",)  # tests/laws/test_targets.py trains them
 TEXT = ("fasttext", "char_lstm", "word_lstm", "transformer")
 DEEP = ("resnet34", "vgg11", "googlenet", "densenet121")
 every_case = pytest.mark.parametrize(("name", "shape", "options"), CASES)
@@ -76,7 +77,7 @@ def loss_of(task: ModuleTask, theta: Tensor, batch: Batch) -> Tensor:
 
 def test_every_model_has_a_case() -> None:
     ours = {name for name in names() if maker(name).__module__.startswith("shoal.")}
-    assert {name for name, _, _ in CASES} == ours
+    assert {*(name for name, _, _ in CASES), *PER_PIXEL} == ours
 
 
 @pytest.mark.parametrize(

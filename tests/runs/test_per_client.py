@@ -12,7 +12,8 @@ import torch
 
 from shoal import run
 from shoal.core.errors import UserError
-from shoal.core.task import cross_entropy_rows, weighted_rows
+from shoal.core.task import cross_entropy_rows
+from shoal.metrics.losses import weighted_rows
 
 WORLD = {"name": "static", "members": 10, "rounds": 4}
 

@@ -36,11 +36,11 @@ def test_natural_clients() -> None:
 
 def test_data_without_classes() -> None:
     x = torch.arange(40.0)[:, None]
-    data = Dataset("line", Pool(x, x[:, 0]), Pool(x[:4], x[:4, 0]), None, (1,))
+    data = Dataset("line", Pool(x, x[:, 0]), Pool(x[:4], x[:4, 0]), None, (1,), target="number")
     world = build({"name": "static", "members": 4, "rounds": 2, "partition": "iid"}, data, seed=0)
     assert len(world.tests(0)["active"]) == 4
     assert torch.equal(world.train(1, 0).labels, world.pool.y[world.train(1, 0).rows])
-    with pytest.raises(UserError, match="drift.*no classes"):
+    with pytest.raises(UserError, match="drift.*one class each, and y of 'line' is numbers"):
         build({"name": "drift", "members": 4, "rounds": 9, "drift": {"at": 3}}, data, seed=0)
 
 

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from shoal.core.errors import UserError, suggestion
-from shoal.core.types import Pool
+from shoal.core.types import Pool, Target
 from shoal.data import tables
 from shoal.data.columns import (
     NORMALIZE,
@@ -31,6 +31,7 @@ from shoal.data.download import About
 from shoal.data.file_formats import by_class, tree
 from shoal.data.images import Look, RawSplit, Scale, dataset, split
 from shoal.data.tables import Array, Table
+from shoal.data.targets import Answers, answers
 from shoal.data.text import Vocabulary
 
 FILES = About("files", "your own arrays, CSV, Parquet or images", "as many as there are", None, ())
@@ -44,9 +45,12 @@ def files(
     *,
     path: str,
     x: Columns | None = None,
-    y: str = "y",
+    y: Columns = "y",
     client: str | None = None,
     regression: bool = False,
+    target: Target | None = None,
+    classes: int | None = None,
+    tokens: bool | None = None,
     test: float | str = 0.2,
     size: int | None = None,
     scale: Scale = "unit",
@@ -67,9 +71,16 @@ def files(
     path: .npz, .npy, .csv, .csv.gz, .parquet, or a folder of images.
     x: a column, a list of columns, a prefix such as ``pixel*``, or left out: ``x`` if there is
         such a column, otherwise all others. Bytes of more than one axis become [0, 1].
-    y: the column of the answers; classes are numbered in sorted order of their names.
+    y: the column of the answers, or a list of columns; classes are numbered in sorted order of
+        their names.
     client: the column that says whose row it is: the natural partition.
-    regression: the answers are numbers, not classes.
+    regression: the answers are numbers; the same as ``target: number``.
+    target: what y is: class, multi_label (columns of 0 and 1), number, dense (a class per pixel) or
+        token (a class per position); left out: as y looks, and a note says what it was taken for.
+    classes: how many there are; left out: as many as y has. Give it where y also has labels that
+        count for nothing (``loss.ignore_index``), or not every class.
+    tokens: whether x is token numbers, which stay whole; left out: true of whole numbers in an
+        array of rows of at least two, where the network reads tokens and normalize is left out.
     test: the share of rows (of each class) that is for testing, or a column that is true there.
     size, scale: for images, see ``shoal.data.images``.
     normalize: ``standard`` (mean 0, deviation 1), ``minmax`` (0 to 1) or ``none``, for columns of
@@ -95,8 +106,9 @@ def files(
                                 f"for tables (for images there is scale).")  # fmt: skip
         return _images(where, client, share_of(test), size, scale, seed)
     table = tables.read(where, listed(missing))
-    rules = ColumnRules(x, normalize, listed(category), date, text, listed(leave_out))
-    return of_table(table, rules, y, client, regression, test, seed)
+    rules = ColumnRules(x, normalize, listed(category), date, text, listed(leave_out), tokens)
+    kind = TargetRules(y, target, classes, regression)
+    return of_table(table, rules, kind, client, test, seed)
 
 
 @source("memory", MEMORY)
@@ -115,51 +127,74 @@ class ColumnRules(NamedTuple):
     date: Given | None = None
     text: Given | None = None
     leave_out: Sequence[str] = ()
+    tokens: bool | None = None
+
+
+class TargetRules(NamedTuple):
+    """What the answers are, as :func:`files` says it."""
+
+    y: Columns = "y"
+    target: Target | None = None
+    classes: int | None = None
+    regression: bool = False
+
+    def answers(self, table: Table) -> Answers:
+        if self.regression and self.target not in (None, "number"):
+            raise UserError(
+                f"target of data set 'files' is {self.target!r}, and regression: true says that y "
+                f"is numbers; leave one of the two out."
+            )
+        named = [(name, table.given(name, "y")) for name in listed(self.y)]
+        if not named:
+            raise UserError(f"y of data set 'files' names no column; {table.where} has "
+                            f"{', '.join(table.names)}.")  # fmt: skip
+        if not len(named[0][1]):
+            raise UserError(f"{table.where} has names of columns ({', '.join(table.names)}) and no "
+                            f"rows.")  # fmt: skip
+        tables.same_length(table, [name for name, _ in named])
+        for name, values in named:
+            if table.kinds[name] == "text":
+                tables.check_mixed(values, name, table.where)
+        target = "number" if self.regression else self.target
+        return answers(named, target, self.classes, table.where)
 
 
 AS_THEY_ARE = ColumnRules()
+AS_IT_LOOKS = TargetRules()
 
 
 def of_table(
     table: Table,
     rules: ColumnRules = AS_THEY_ARE,
-    y: str = "y",
+    kind: TargetRules = AS_IT_LOOKS,
     client: str | None = None,
-    regression: bool = False,
     test: float | str = 0.2,
     seed: int = 0,
 ) -> Dataset:
     """Training and test rows of a table."""
-    answers = table.given(y, "y")
+    learnt = kind.answers(table)
     owner = None if client is None else table.given(client, "client")
-    marked = table.given(test, "test") if isinstance(test, str) else None
-    if not len(answers):
-        raise UserError(
-            f"{table.where} has names of columns ({', '.join(table.names)}) and no rows."
-        )
-    tables.same_length(table, [y, *([client] if client else [])])
-    names: list[Any] = []
-    strata, label = np.zeros(len(answers), np.int64), answers
-    if regression:
-        label = _numbers(answers, y, table)
+    tables.same_length(table, [*listed(kind.y), *([client] if client else [])])
+    if isinstance(test, str):
+        held = _marked(table.given(test, "test"), test, table)
     else:
-        strata, names = tables.codes(answers, y, table.where)
-        label = strata
-    held = _marked(marked, str(test), table) if marked is not None else None
-    held = stratified(strata, share_of(test), seed) if held is None else held
+        held = stratified(learnt.strata, share_of(test), seed)
     if held.all() or not held.any():
         raise UserError(f"{table.where} leaves no rows for "
                         f"{'training' if held.all() else 'testing'}.")  # fmt: skip
-    _check_classes(strata, names, held, y, table)
-    taken = {y, *(name for name in (client, test) if isinstance(name, str))}
-    notes: list[str] = []
+    _check_classes(learnt, held, kind.y, table)
+    taken = {*listed(kind.y), *(name for name in (client, test) if isinstance(name, str))}
+    notes = [learnt.note] if learnt.note else []
     made = inputs(table, rules, taken, held, notes)
-    pools = [Pool(x, torch.from_numpy(label[m]))
+    pools = [Pool(x, torch.from_numpy(learnt.y[m]))
              for x, m in ((made.train, ~held), (made.test, held))]  # fmt: skip
+    classes, vocabulary = learnt.classes, made.vocabulary
+    if learnt.target == "token" and vocabulary:  # what is read and what is said are the same tokens
+        vocabulary = max(vocabulary, classes or 0)
+        classes = kind.classes or vocabulary
     found = Dataset(
-        "files", pools[0], pools[1], len(names) or None, tuple(pools[0].x.shape[1:]),
-        vocabulary=made.vocabulary, words=made.words, notes=tuple(notes),
-        target="number" if regression else "class",
+        "files", pools[0], pools[1], classes, tuple(pools[0].x.shape[1:]),
+        vocabulary=vocabulary, words=made.words, notes=tuple(notes), target=learnt.target,
     )  # fmt: skip
     return found if client is None or owner is None else _owned(found, owner, client, held, table)
 
@@ -212,6 +247,9 @@ def inputs(
         return _tokens(table, text, held)
     names = [*names, *(n for n in special if n not in names)]
     tables.same_length(table, [*names, *taken])
+    if (found := _token_numbers(table, names, rules)) is not None:
+        most = int(found.max(initial=0)) + 1
+        return Inputs(torch.from_numpy(found[~held]), torch.from_numpy(found[held]), None, most)
     if len(names) == 1 and table.kinds[names[0]] == "list":
         values = _array(table, names[0])
         if values.ndim > 2 or (rules.normalize is None and values.dtype.kind not in "fiu"):
@@ -305,6 +343,33 @@ def _tokens(table: Table, text: Mapping[str, Any], held: NDArray[np.bool_]) -> I
     return Inputs(train, test, None, len(known), known.digest)
 
 
+def _token_numbers(
+    table: Table, names: Sequence[str], rules: ColumnRules
+) -> NDArray[np.int64] | None:
+    """The rows of token numbers that x is, if it is: one array of whole numbers with an axis per
+    row. Without a word of the user's (``tokens`` None) bytes, truth values and what is to be
+    normalised are none."""
+    tokens = rules.tokens
+    if tokens is None and (len(names) != 1 or rules.normalize is not None):
+        return None
+    if tokens is False:
+        return None
+    values = table.column(names[0])
+    fits = len(names) == 1 and values.ndim == 2 and values.dtype.kind in "iu"
+    if tokens is None and (not fits or values.dtype.itemsize == 1 or values.shape[1] == 1):
+        return None
+    if not fits:
+        raise UserError(f"tokens of data set 'files' is true, and {names[0]!r} of {table.where} is "
+                        f"no array of rows of whole numbers.")  # fmt: skip
+    if values.size and int(values.min()) < 0:
+        if tokens is None:
+            return None
+        raise UserError(
+            f"{names[0]!r} of {table.where} has numbers below 0, so they are no tokens."
+        )
+    return values.astype(np.int64)
+
+
 def _settings(given: Given | None, key: str, known: Sequence[str]) -> dict[str, Any]:
     """A column's settings; a name alone is its column."""
     if given is None:
@@ -340,19 +405,6 @@ def _array(table: Table, name: str) -> NDArray[np.float32]:
     return real / np.float32(255.0) if values.dtype == np.uint8 and values.ndim > 2 else real
 
 
-def _numbers(values: Array, name: str, table: Table) -> NDArray[np.float32]:
-    """Answers that are numbers."""
-    if table.kinds[name] not in ("number", "list"):
-        raise UserError(f"column {name!r} of {table.where} holds no numbers, which regression "
-                        f"needs; leave out regression.")  # fmt: skip
-    real = values.astype(np.float32)
-    bad = ~np.isfinite(real.reshape(len(real), -1)).all(1)
-    if bad.any():
-        raise UserError(f"column {name!r} of {table.where} has no value (or infinity) in row "
-                        f"{tables.row_of(bad)}; every answer must be finite.")  # fmt: skip
-    return real
-
-
 def share_of(test: object) -> float:
     if isinstance(test, bool) or not isinstance(test, int | float) or not 0.0 < test < 1.0:
         raise UserError(f"test of data set 'files' is {test!r}; it must be a share above 0 and "
@@ -373,17 +425,20 @@ def _marked(values: Array, name: str, table: Table) -> NDArray[np.bool_]:
     return np.array(found, dtype=bool)
 
 
-def _check_classes(
-    strata: NDArray[np.int64], names: list[Any], held: NDArray[np.bool_], y: str, table: Table
-) -> None:
+def _check_classes(learnt: Answers, held: NDArray[np.bool_], y: Columns, table: Table) -> None:
     """Refuse a class that nobody could learn."""
-    known = np.bincount(strata[~held], minlength=len(names))
-    strange = held & (known[strata] == 0) if names else np.zeros(0, dtype=bool)
+    if learnt.target != "class":
+        return
+    known = np.zeros(int(learnt.y.max(initial=-1)) + 1, dtype=bool)
+    known[learnt.y[~held]] = True
+    strange = held & ~known[learnt.y]
     if strange.any():
         row = tables.row_of(strange)
-        raise UserError(f"column {y!r} of {table.where} has the class {names[strata[row - 1]]!r} "
-                        f"in row {row}, a test row, and in no training row; take such rows out, or "
-                        f"mark some for training.")  # fmt: skip
+        code = int(learnt.y[row - 1])
+        told = repr(learnt.names[code] if learnt.names else code)
+        raise UserError(f"column {y!r} of {table.where} has the class {told} in row {row}, a test "
+                        f"row, and in no training row, so it cannot be learnt; leave such rows "
+                        f"out.")  # fmt: skip
 
 
 def stratified(label: NDArray[np.int64], share: float, seed: int) -> NDArray[np.bool_]:

@@ -24,7 +24,9 @@ Run = Callable[[list[Tensor], float], None]
 Bind = Callable[[list[Tensor], list[Tensor]], Run]
 Call = Callable[..., list[Tensor]]
 # Overloads that would mean something else, or nothing, as a method of their first argument.
-_KEEP_OVERLOAD = frozenset(("_to_copy", "pow", "where", "index", "slice", "copy"))
+_KEEP_OVERLOAD = frozenset(
+    ("_to_copy", "pow", "where", "index", "index_put", "_unsafe_index_put", "slice", "copy")
+)
 _OPERATORS = {operator.mul: "*", operator.add: "+", operator.sub: "-", operator.truediv: "/"}
 
 

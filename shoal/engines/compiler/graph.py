@@ -59,7 +59,7 @@ class Steps(NamedTuple):
 
     def first(self) -> Batch:
         """The first step's batch."""
-        return Batch(*next(self.batches()))
+        return Batch.of(*next(self.batches()))
 
     def cut(self, first: int, end: int, clients: int) -> Steps:
         """Steps ``first..end`` of the first ``clients``."""

@@ -59,6 +59,7 @@ class Compiled:
         self.stacked = stacked
         self.plain_end = not (program.fillers("client_end") or program.fillers("upload"))
         self._any_epoch = stacked  # whether one trace of an epoch's end serves all epochs
+        self._unmapped: set[Hashable] = set()  # what a lone client does that cannot be mapped
         self._steps: dict[Any, tuple[tuple[str, ...], dict[Any, Replay | Untraceable]]] = {}
         self._tracing, self._own = Lock(), local()
         self._said: dict[str, None] = {}  # what was refused in compiling steps, in order
@@ -87,7 +88,7 @@ class Compiled:
 
         def mapped(given: Given, rate: Tensor, local: WholeData) -> Tree:
             dims = (given_axes(given), None, local_axes(local), None)
-            return vmap(program.start, in_dims=dims)(given, rate, local, clock)
+            return self._each("start", program.start, dims)(given, rate, local, clock)
 
         start, carry = self.run("start", mapped, (given, rate, local), clock)
         scratches = tuple(
@@ -120,9 +121,8 @@ class Compiled:
         ) -> Tree:
             then = clock.at_any_epoch(epoch) if self._any_epoch else clock
             dims = (given_axes(given), start_axis(start), 0, None, local_axes(local), None)
-            moved, stop = vmap(self.program.epoch_end, in_dims=dims)(
-                given, start, carry, rate, local, then
-            )
+            each = self._each("epoch_end", self.program.epoch_end, dims)
+            moved, stop = each(given, start, carry, rate, local, then)
             kinds = [[t.dtype for t in tree.leaves(state)] for state in (moved, carry)]
             if self._any_epoch and kinds[0] != kinds[1]:
                 raise TypeError("it changes the type of a client's state")
@@ -160,9 +160,8 @@ class Compiled:
             given: Given, start: Tensor, carry: Carry, work: Work, rate: Tensor, local: WholeData
         ) -> Tree:
             dims = (given_axes(given), start_axis(start), 0, 0, None, local_axes(local), None)
-            return vmap(self.program.end, in_dims=dims)(
-                given, start, carry, work, rate, local, clock
-            )
+            each = self._each(kind, self.program.end, dims)
+            return each(given, start, carry, work, rate, local, clock)
 
         kind = "end" if self.program.uploads else "end, nothing sent"
         ended: Ended = self.run(kind, mapped, (given, start, carry, work, rate, local), clock)
@@ -173,7 +172,26 @@ class Compiled:
     ) -> Tree:
         """``mapped(*arguments)``, the last of which is a ``WholeData``, recorded for shapes that
         come again; ``kind`` says what it is."""
-        return self._functions.run(kind, mapped, arguments, clock)
+        try:
+            return self._functions.run(kind, mapped, arguments, clock)
+        except Untraceable:
+            if self.stacked or kind in self._unmapped:
+                raise
+            self._unmapped.add(kind)  # recurrent layers cannot be mapped
+            return self._functions.run(kind, mapped, arguments, clock)
+
+    def _each(
+        self, kind: Hashable, function: Callable[..., Tree], dims: Any
+    ) -> Callable[..., Tree]:
+        """The function of every client; of a lone one without mapping, where that cannot be."""
+        if kind not in self._unmapped:
+            return vmap(function, in_dims=dims)
+
+        def alone(*arguments: Tree) -> Tree:
+            rows = [_first(value, dim) for value, dim in zip(arguments, dims, strict=True)]
+            return tree.apply(lambda leaf: leaf.unsqueeze(0), function(*rows))
+
+        return alone
 
     # ---- the step ----
     def step(self, call: StepCall, real: Callable[[], Batch]) -> tuple[Replay, Bound]:
@@ -284,6 +302,15 @@ def start_axis(start: Tensor) -> int | None:
 def _first_client(given: Given) -> Given:
     batches = None if given.batches is None else given.batches[0]
     return given._replace(n=given.n[0], memories=tree.row(given.memories, 0), batches=batches)
+
+
+def _first(value: Tree, dims: Any) -> Tree:
+    """The only client's part of an argument that is mapped along ``dims``."""
+    if dims is None or value is None:
+        return value
+    if isinstance(dims, int):
+        return tree.row(value, 0)
+    return type(value)(*(_first(v, dim) for v, dim in zip(value, dims, strict=True)))
 
 
 def rows_of(value: Tree, begin: int, end: int) -> Tree:

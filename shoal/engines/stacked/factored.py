@@ -41,6 +41,7 @@ def why_no_factors(compiled: Compiled, order: Order, clients: int) -> str:
             like = [
                 empty_of((clients, size, *x.shape[1:]), x.dtype),
                 empty_of((clients, size, *labels.shape[1:]), labels.dtype),
+                *([empty_of((clients,), torch.int64)] if order.program.draws else []),
             ]
             found = step.script(
                 epoch,
@@ -88,11 +89,11 @@ class _Steps:
 
         def tried() -> Batch:
             self._x.copy_(theta)  # a new step is tried on real models
-            return Batch(*real())
+            return Batch.of(*real())
 
         rate = known(order.rates[epoch], theta.dtype, theta.device)
         clock = order.clock(epoch)
-        call = StepCall(self._given, theta, self._carry, Batch(*like), rate, clock)
+        call = StepCall(self._given, theta, self._carry, Batch.of(*like), rate, clock)
         replay, bound = self._compiled.step(call, tried)
         return None if replay.factored is None else (replay.factored, *bound)
 

@@ -13,6 +13,7 @@ from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
 from shoal.core import tree
+from shoal.core.layers.drawing import step_keys
 from shoal.core.tree import Tree
 from shoal.core.types import Batch, ClientData
 from shoal.engines.api import Member, Order, known
@@ -76,6 +77,7 @@ class Epoch:
     rows: Tensor
     labels: Tensor
     weights: Tensor | None
+    keys: Tensor | None = None  # [steps, C], where batches need one
 
     def steps(self, count: int, begin: int = 0, length: int | None = None) -> Steps:
         """What ``count`` steps of one length read from row ``begin`` on, ``[C, B, ...]`` each.
@@ -83,13 +85,14 @@ class Epoch:
         Several are gathered at once, as many as stay in the cache, with the step as the first
         axis, so that a step's batch is contiguous and costs no call of its own.
         """
-        length = length or batch_rows(self.order, self.counts[0])
+        full = batch_rows(self.order, self.counts[0])
+        length = length or full
         rows, labels, weights = self.rows, self.labels, self.weights
         if begin or count * length < rows.shape[1]:
             span = slice(begin, begin + count * length)
             rows, labels = rows[:, span], labels[:, span]
             weights = None if weights is None else weights[:, span]
-        return self._stepwise(rows, labels, weights, count)
+        return self._stepwise(rows, labels, weights, self._keys(begin // full, count), count)
 
     def stretch(self, piece: Piece, step: int, count: int, begin: int, end: int) -> Steps:
         """What some clients of a piece read in ``count`` steps from this one on."""
@@ -100,7 +103,8 @@ class Epoch:
         weight = None if self.weights is None else self.weights[begin:end, span]
         if piece.weighted:
             rows, labels, weight = self._padded(rows, labels, weight, every, first, begin, end)
-        return self._stepwise(rows, labels, weight, count)
+        keys = self._keys(step, count, begin, end)
+        return self._stepwise(rows, labels, weight, keys, count)
 
     def every_step(self, steps: Sequence[int], stack: int) -> Steps:
         """What all steps of an epoch read, padded to ``stack`` clients; client i takes
@@ -112,9 +116,23 @@ class Epoch:
         rows, labels = (_grown(column, width, stack) for column in (self.rows, self.labels))
         if self.weights is not None:
             real = real * _grown(self.weights, width, stack)
-        return self._stepwise(rows, labels, real, max(steps))
+        keys = self._keys(0, max(steps))
+        if keys is not None and spare:
+            keys = torch.cat([keys, keys[:, -1:].expand(-1, spare)], 1)
+        return self._stepwise(rows, labels, real, keys, max(steps))
 
-    def _stepwise(self, rows: Tensor, labels: Tensor, weight: Tensor | None, count: int) -> Steps:
+    def _keys(self, step: int, count: int, begin: int = 0, end: int | None = None) -> Tensor | None:
+        """What some clients draw with in ``count`` steps from this one on."""
+        return None if self.keys is None else self.keys[step : step + count, begin:end]
+
+    def _stepwise(
+        self,
+        rows: Tensor,
+        labels: Tensor,
+        weight: Tensor | None,
+        keys: Tensor | None,
+        count: int,
+    ) -> Steps:
         """``[C, count * B]`` columns with the step as the first axis, ``B`` rows each."""
         x, clients, length = self.pool_x, rows.shape[0], rows.shape[1] // count
         shape = (clients, count, length)
@@ -123,6 +141,7 @@ class Epoch:
             for column in (rows, labels, weight)
             if column is not None
         ]
+        rest += [] if keys is None else [keys.contiguous()]
         sample = x.shape[1:]
         row_bytes = max(1, sample.numel() * x.element_size())
         many = max(1, GATHER_BYTES // (row_bytes * clients * length))
@@ -142,7 +161,9 @@ class Epoch:
         # traced anew for other strides
         weight = None if weight is None else weight.contiguous()
         found = found.view(end - begin, piece.length, *x.shape[1:])
-        return Batch(found, labels.contiguous(), weight)
+        keys = self._keys(step, 1, begin, end)
+        key = None if keys is None else keys[0].contiguous()
+        return Batch(found, labels.contiguous(), weight, key)
 
     def _padded(
         self,
@@ -340,7 +361,7 @@ class Chunk:
         if not order.pad or (own > 1 and real_lengths(order)):
             return own, False
         length = padded_rows(order, rows, step)
-        if len(self.members) == 1 and not order.program.noisy:
+        if len(self.members) == 1 and not (order.program.noisy or order.program.draws):
             length = min(length, short_rows(own, length))
         return length, True
 
@@ -353,7 +374,13 @@ class Chunk:
             span = slice(self.begin, self.begin + len(self.members))
             tensors = self.shared.of(epoch, self.whole.shuffled)
             rows, labels, weights = tree.apply(lambda leaf: leaf[span], tensors)
-        return Epoch(self.order, self.pool_x, self.counts, rows, labels, weights)
+        keys = None
+        if self.order.program.draws:
+            clients = [m.client for m in self.members]
+            steps = range(max(steps_an_epoch(self.order, rows) for rows in set(self.counts)))
+            keys = step_keys(self.order.seed, self.order.round, clients, epoch, steps)
+            keys = keys.to(self.rows.device)
+        return Epoch(self.order, self.pool_x, self.counts, rows, labels, weights, keys)
 
     def shuffled(self, epoch: int) -> tuple[Tensor, Tensor, Tensor | None]:
         """Rows, labels and weights of all clients in the order of one epoch."""

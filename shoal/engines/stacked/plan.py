@@ -202,10 +202,10 @@ def real_lengths(order: Order) -> bool:
     Statistics of a batch over its real rows alone cost many passes over every activation, and rows
     of padding cost what real ones do. So a network that normalises over the batch has a step for
     every length: compiled where that is quick and there are few, else played (``plays``). Noise is
-    drawn for padded batches.
+    drawn for padded batches, and so is what layers draw.
     """
     program, task = order.program, order.program.task
-    if order.pad == 0 or program.noisy or not getattr(task, "normalises", False):
+    if order.pad == 0 or program.noisy or program.draws or not getattr(task, "normalises", False):
         return False
     if task.stackable and step_work(order) < NORMALISED_STEP:  # company is worth more
         return False

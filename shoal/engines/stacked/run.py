@@ -322,7 +322,7 @@ class _Stepper:
         for step, moving in enumerate(steps.batches()):
             noise = self._noise(step, 0, clients)
             if run is None:
-                run = self._bind(0, clients, Batch(*moving), noise)
+                run = self._bind(0, clients, Batch.of(*moving), noise)
             moving += tree.leaves(noise)
             run(moving if self.compiled.stacked else [t[0] for t in moving], self.value)
 
@@ -341,13 +341,13 @@ class _Stepper:
     def run(self, steps: Steps, rows: int) -> None:
         """Steps of the first ``rows`` rows; several runs of an epoch may have equally many."""
         if rows not in self.found:
-            self.found[rows] = self._replay(0, rows, Batch(*steps.like()), (), steps.first)
+            self.found[rows] = self._replay(0, rows, Batch.of(*steps.like()), (), steps.first)
         replay, bound = self.found[rows]
         replay.all_steps(*bound, steps, self.value)
 
     def _all(self, steps: Steps, begin: int, end: int) -> None:
         """Every step of clients ``begin..end`` in one call."""
-        replay, bound = self._replay(begin, end, Batch(*steps.like()), (), steps.first)
+        replay, bound = self._replay(begin, end, Batch.of(*steps.like()), (), steps.first)
         replay.all_steps(*bound, steps if self.compiled.stacked else steps.alone(), self.value)
 
     def _step(self, step: int, piece: Piece, begin: int, end: int) -> None:

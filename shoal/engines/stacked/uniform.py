@@ -85,7 +85,7 @@ def _epoch(compiled: Compiled, chunk: Chunk, epoch: int, given: Given, carry: Ca
         key = (len(chunk.members), steps.shape[1], epoch)
         replay = chunk.shared.replays.get(key)
         if replay is None:
-            batch, clock = Batch(*steps.like()), order.clock(epoch)
+            batch, clock = Batch.of(*steps.like()), order.clock(epoch)
             call = StepCall(given, given.received, carry, batch, rate, clock)
             replay, bound = compiled.step(call, steps.first)
             chunk.shared.replays[key] = replay

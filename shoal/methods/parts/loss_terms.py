@@ -11,7 +11,7 @@ from torch.nn.functional import softplus
 
 from shoal.core.states import state
 from shoal.core.tree import Tree
-from shoal.core.types import Kind, Outputs, Reduction, Terms, Work
+from shoal.core.types import Kind, Outputs, Reduction, Target, Terms, Work
 from shoal.methods.slots import Part, Stepped, question, sends
 from shoal.methods.view import ServerView, View
 
@@ -288,6 +288,8 @@ class ModelContrast(Part):
     mu: float = 1.0
     tau: float = 1.0
     prev_init: Literal["received", "init"] = "received"
+
+    targets: ClassVar[tuple[Target, ...]] = ("class", "multi_label", "number")
 
     def memory(self, view: View) -> Tree:
         return LastLocal(view.initial if self.prev_init == "init" else view.received)

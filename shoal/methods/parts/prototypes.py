@@ -14,7 +14,7 @@ from shoal.core.layout import Layout
 from shoal.core.states import state
 from shoal.core.task import Task
 from shoal.core.tree import Tree
-from shoal.core.types import Batch, Reduction, Work
+from shoal.core.types import Batch, Reduction, Target, Work
 from shoal.methods.parts.personal import HEAD, require_names
 from shoal.methods.slots import Part, Stepped
 from shoal.methods.view import ServerView, View
@@ -90,6 +90,7 @@ class PrototypeHeader(Part):
     pairs: int | None = 1
     names: tuple[str, ...] = HEAD
 
+    targets: ClassVar[tuple[Target, ...]] = ("class",)
     reduction: ClassVar[Reduction] = Reduction.STACK
 
     @property

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from shoal.core.errors import UserError
 from shoal.core.states import state
+from shoal.core.task import mean_loss
 from shoal.core.tree import Tree
 from shoal.core.types import Job, Model
 from shoal.methods.slots import Part, question, sends, weighs_rows
@@ -37,10 +38,9 @@ def misfits(view: View, bank: Tree, measure: Measure) -> Tensor:
     for theta, stats in zip(bank.theta, bank.stats, strict=True):
         outputs = replace(view, stats=stats).forward(theta, batch)
         if measure == "accuracy" and view.task.classes is not None:
-            rows = (outputs.logits.argmax(-1) != batch.y).to(theta.dtype)
+            out.append(batch.mean((outputs.logits.argmax(-1) != batch.y).to(theta.dtype)))
         else:
-            rows = view.task.row_losses(outputs, batch)
-        out.append(batch.mean(rows))
+            out.append(mean_loss(view.task, outputs, batch))
     return torch.stack(out)
 
 

@@ -25,13 +25,14 @@ Shoal.measured = function (page, name) {
 
 // ---- at a glance ----
 Shoal.glance = function (page) {
-  var s = page.summary, t = s.totals;
+  var s = page.summary, t = s.totals, of = s.score || "accuracy";
   var figures = [
-    [page.state === "finished" ? "final accuracy" : "accuracy now", Shoal.percent(s.final_accuracy)], ["mean accuracy", Shoal.percent(s.mean_accuracy)],
+    [page.state === "finished" ? "final " + of : of + " now", Shoal.percent(s["final_" + of])], ["mean " + of, Shoal.percent(s["mean_" + of])],
     ["mean fall, points", Shoal.points(s.mean_fall)], ["lowest after a shift", Shoal.percent(s.lowest)], ["rounds until back", Shoal.tenths(s.mean_rounds_to_recovery)],
     ["sent", Shoal.bytes(t.bytes_up + t.bytes_down)], ["time", Shoal.seconds(s.seconds)],
   ];
-  if (s.final_accuracy === null) figures.splice(0, 5, ["final loss", Shoal.number(s.final_loss)]);
+  if (s["final_" + of] === null) figures.splice(0, 5, ["final loss", Shoal.number(s.final_loss)]);
+  Object.keys(s.metrics || {}).forEach(function (name) { if (name !== of) figures.push(["final " + name, Shoal.number(s.metrics[name])]); });
   if (s.to_target) figures.push(["rounds to " + Shoal.percent(s.to_target.target), s.to_target.rounds === null ? "never" : Shoal.number(s.to_target.rounds)]);
   if (s.detection) figures.push(["shifts noticed", s.detection.hits + " of " + s.detection.shifts]);
   var tiles = Shoal.el("dl", { class: "tiles" }, figures.map(function (f) {
@@ -48,10 +49,11 @@ Shoal.glance = function (page) {
 // ---- accuracy, loss and the world, one above the other ----
 Shoal.course = function (page) {
   var charts = [], scored = { active: "the classes that are held now", global: "all classes", members: "members' own rows", each: "members' own rows", tasks: "the tasks so far" };
-  if (Shoal.measured(page, "accuracy")) {
+  var of = page.summary.score || "accuracy", name = of === "accuracy" ? "Accuracy" : of;
+  if (Shoal.measured(page, of)) {
     charts.push(Shoal.over(page, {
-      title: "Accuracy on " + (scored[page.scored_on] || page.scored_on), series: [Shoal.named(page, "accuracy", 0)], format: Shoal.percent,
-      ticks: Shoal.whole, domain: [0, 1], height: 280, effects: true, noticed: page.noticed, legend: Shoal.effectLegend(page),
+      title: name + " on " + (scored[page.scored_on] || page.scored_on), series: [Shoal.named(page, of, 0)], format: Shoal.percent,
+      ticks: Shoal.whole, domain: of === "r2" ? undefined : [0, 1], height: 280, effects: true, noticed: page.noticed, legend: Shoal.effectLegend(page),
     }));
   }
   if (Shoal.measured(page, "loss")) charts.push(Shoal.over(page, { title: "Loss", series: [Shoal.named(page, "loss", 1)], format: Shoal.number, height: 170 }));

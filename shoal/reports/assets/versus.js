@@ -1,7 +1,7 @@
 // Several runs: a ranked table, curves over each other, and paired differences.
 "use strict";
 
-Shoal.RANKED = ["", "method", "seeds", "mean accuracy", "final", "mean fall", "lowest", "rounds until back", "sent", "time"];
+Shoal.RANKED = ["", "method", "seeds", "mean", "final", "mean fall", "lowest", "rounds until back", "sent", "time"];
 
 Shoal.versus = function (root, data, shifts, rounds) {
   var parts = [
@@ -40,8 +40,8 @@ Shoal.overlay = function (data, shifts, rounds) {
   }));
   var banded = series.some(function (s) { return s.low; });
   figure = Shoal.lines({
-    title: (of === "accuracy" ? "Accuracy" : "Loss") + " over rounds", x: longest.x, span: longest.span, rounds: rounds, series: series, shifts: shifts, legend: boxes, height: 320,
-    format: of === "accuracy" ? Shoal.percent : Shoal.number, ticks: of === "accuracy" ? Shoal.whole : undefined, domain: of === "accuracy" ? [0, 1] : undefined,
+    title: (of === "accuracy" ? "Accuracy" : of === "loss" ? "Loss" : of) + " over rounds", x: longest.x, span: longest.span, rounds: rounds, series: series, shifts: shifts, legend: boxes, height: 320,
+    format: of !== "loss" ? Shoal.percent : Shoal.number, ticks: of !== "loss" ? Shoal.whole : undefined, domain: of !== "loss" && of !== "r2" ? [0, 1] : undefined,
     text: (banded ? "Lines are means over seeds, bands reach from the lowest seed to the highest. " : "") + (series.length > 7 ? "The seven first in the table are ticked." : ""),
   });
   return figure;
@@ -53,12 +53,12 @@ Shoal.differences = function (data) {
   var mine = data.pairs.filter(function (p) { return p.a === first && p.of === "mean"; });
   if (!data.pairs.length) return data.groups.length > 1 && data.groups[0].mean !== null ? Shoal.el("p", { class: "quiet" }, "No two methods can be paired, so there are no differences; the reasons stand above the table.") : null;
   var table = function () {
-    return { head: ["first", "second", "accuracy", "seeds", "difference (points)", "interval", "verdict"], rows: data.pairs.map(function (p) {
+    return { head: ["first", "second", "figure", "seeds", "difference (points)", "interval", "verdict"], rows: data.pairs.map(function (p) {
       return [p.a, p.b, p.of, p.seeds.join(", "), Shoal.signed(p.mean), p.low === null ? "–" : Shoal.signed(p.low) + " to " + Shoal.signed(p.high), p.verdict];
     }) };
   };
   return Shoal.figure({
-    title: "Mean accuracy of " + first + " minus that of the others", draw: function (width) { return Shoal.intervals(mine, width); }, table: table,
+    title: "Mean " + data.groups[0].of + " of " + first + " minus that of the others", draw: function (width) { return Shoal.intervals(mine, width); }, table: table,
     text: mine.every(function (p) { return p.low === null; }) ? "Points, paired by seed. One seed says nothing about the next, so there are no intervals and no winner." : "Points, paired by seed, with intervals that all hold together with " + level + " % confidence (Student's t over seeds, Bonferroni). An interval that touches 0 supports no winner.",
   });
 };

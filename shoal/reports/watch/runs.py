@@ -17,6 +17,7 @@ import yaml
 
 from shoal.config.read import parsed
 from shoal.core.errors import UserError
+from shoal.metrics.figures import score_of
 from shoal.reports.findings import method_name
 from shoal.reports.members import members
 from shoal.reports.page_data import Page, make_page, pools
@@ -153,7 +154,8 @@ class RunRow(NamedTuple):
     state: State
     done: int
     planned: int | None
-    accuracy: float | None
+    accuracy: float | None  # or what the run is judged by
+    score: str
     loss: float | None
     left: float | None  # seconds
     changed: float  # seconds since the epoch
@@ -170,7 +172,8 @@ def run_row(name: str, facts: Facts, seen: Stamp) -> RunRow:
         now,
         facts.done,
         facts.planned,
-        _last(facts.recent, "accuracy"),
+        next((v for r in reversed(facts.recent) if (v := score_of(r)) is not None), None),
+        next((r["score"] for r in facts.recent if "score" in r), "accuracy"),
         _last(facts.recent, "loss"),
         left,
         changed,

@@ -17,6 +17,7 @@ from shoal.config.read import put, read
 from shoal.config.schema import Config, from_mapping
 from shoal.core.errors import UserError, suggestion
 from shoal.core.old_names import TwiceError, renamed, todays_path
+from shoal.metrics.figures import headline
 from shoal.runs.directory import RunDir
 from shoal.runs.sweep.pool import Outcome
 
@@ -177,9 +178,9 @@ def _summary(directory: Path) -> dict[str, Any]:
 def _figures(summaries: list[dict[str, Any]], wanted: int) -> list[str]:
     count = str(len(summaries)) if len(summaries) == wanted else f"{len(summaries)} of {wanted}"
     shown = [count]
-    for key in ("final_accuracy", "mean_accuracy"):
-        values = [100 * s[key] for s in summaries if s.get(key) is not None]
-        shown.append(_spread(values))
+    for which in ("final", "mean"):
+        values = [headline(s, which) for s in summaries]
+        shown.append(_spread([100 * value for value in values if value is not None]))
     # the longest: seeds that stepped together waited for each other
     return [*shown, f"{max(s['seconds'] for s in summaries):.1f}" if summaries else "-"]
 

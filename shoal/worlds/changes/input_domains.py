@@ -18,7 +18,7 @@ from torch import Tensor
 
 from shoal.core import rng
 from shoal.core.errors import UserError, suggestion
-from shoal.core.types import Pool
+from shoal.core.types import TARGET_WORDS, Pool
 from shoal.data.sources import Dataset, load_like, names
 
 
@@ -92,6 +92,7 @@ TRANSFORMS: dict[str, Transform] = {
     "dim": lambda x, about: about.low + 0.5 * (x - about.low),
     "permuted": _permuted,
 }
+MOVING = ("rotated", "upside_down", "mirrored", "permuted")
 
 
 @dataclass(frozen=True)
@@ -165,6 +166,12 @@ def _seen(
             f"domain {name!r} needs inputs that are real numbers, but data set {dataset.name!r} "
             f"has {dataset.train.x.dtype}; use permuted, or data sets as domains."
         )
+    if name in MOVING and dataset.target in ("dense", "token"):
+        raise UserError(
+            f"domain {name!r} moves the values of a row to other places, and y of "
+            f"{dataset.name!r} is {TARGET_WORDS[dataset.target]}, which would stay; use inverted, "
+            f"noisy, dim, or data sets as domains."
+        )
     train = Pool(turn(dataset.train.x, Range(low, high, seed, 0)), dataset.train.y)
     test = Pool(turn(dataset.test.x, Range(low, high, seed, 1)), dataset.test.y)
     return dataset, (train, test)
@@ -184,7 +191,7 @@ def _other(dataset: Dataset, name: str) -> Dataset:
     if name == dataset.name:
         return dataset
     data = _beside(load_like(name, dataset), dataset)
-    if (data.shape, data.classes) != (dataset.shape, dataset.classes):
+    if (data.shape, data.classes, data.target) != (dataset.shape, dataset.classes, dataset.target):
         raise UserError(
             f"domain {name!r} has shape {data.shape} and {data.classes} classes, but the run's "
             f"data set {dataset.name!r} has shape {dataset.shape} and {dataset.classes}; domains "

@@ -220,7 +220,7 @@ class Holders:
     def population(self, data: Dataset, labels: Labels | None, stream: int) -> Population:
         """Rows of ``data`` in the classes ``labels``; ``stream`` numbers independent draws."""
         codes = codes_of(data)
-        classes = tuple(range(data.classes or 1)) if labels is None else labels
+        classes = tuple(range(data.label_classes or 1)) if labels is None else labels
         if self.samples is not None:
             return self._lazy(codes, classes, stream)
         return dealt(codes, self._parts(data, codes, classes, stream))

@@ -128,7 +128,7 @@ class Dealt:
 def codes_of(dataset: Dataset) -> Rows:
     """Class numbers of the training rows; all 0 where the data has no classes."""
     y = dataset.train.y
-    if dataset.classes is None or y.dim() != 1:
+    if dataset.label_classes is None:
         return np.zeros(len(y), dtype=np.int64)
     return y.cpu().numpy().astype(np.int64)
 

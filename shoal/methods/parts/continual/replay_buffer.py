@@ -10,7 +10,7 @@ from torch import Tensor
 
 from shoal.core.states import state
 from shoal.core.tree import Tree
-from shoal.core.types import Batch, ClientData, Reduction, Work
+from shoal.core.types import Batch, ClientData, Reduction, Target, Work
 from shoal.methods.parts.continual.tasks import TaskPart
 from shoal.methods.slots import Sent, Stepped
 from shoal.methods.view import ServerView, View
@@ -91,6 +91,7 @@ class ReplayBuffer(TaskPart):
     lam: float = 0.5
     B: int = 1000
 
+    targets: ClassVar[tuple[Target, ...]] = ("class",)
     reduction: ClassVar[Reduction] = Reduction.SUM
     loop_only_reason: ClassVar[str] = (
         "its buffer is rows of the pool, and only the loop engine shows a client its rows"

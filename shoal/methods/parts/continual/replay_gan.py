@@ -13,7 +13,7 @@ from shoal.core.errors import UserError
 from shoal.core.states import state
 from shoal.core.task import Task, cross_entropy_rows
 from shoal.core.tree import Tree
-from shoal.core.types import Batch, Outputs, Reduction, Terms, Work
+from shoal.core.types import Batch, Outputs, Reduction, Target, Terms, Work
 from shoal.methods.parts.continual.replay_generator import ROWS, held_classes
 from shoal.methods.parts.continual.tasks import LastTask, LastTaskModel, minimised, normals, source
 from shoal.methods.slots import Stepped
@@ -108,6 +108,7 @@ class GanReplay(LastTaskModel):
     fine_tune_batch: int = 64
     fine_tune_rate: float | None = None
 
+    targets: ClassVar[tuple[Target, ...]] = ("class",)
     reduction: ClassVar[Reduction] = Reduction.STACK
     previous_only: ClassVar[bool] = False
     individual_uploads: ClassVar[bool] = True

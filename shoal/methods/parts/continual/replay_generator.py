@@ -17,7 +17,7 @@ from shoal.core.layout import Layout
 from shoal.core.states import state
 from shoal.core.task import ModuleTask, Task, cross_entropy_rows
 from shoal.core.tree import Tree
-from shoal.core.types import Batch, Outputs, Reduction, Terms, Work
+from shoal.core.types import Batch, Outputs, Reduction, Target, Terms, Work
 from shoal.methods.parts.continual.tasks import TaskPart, minimised, normals, source
 from shoal.methods.slots import Gaps, Sent, Stepped
 from shoal.methods.view import ServerView, View
@@ -182,6 +182,7 @@ class ReplayGenerator(TaskPart):
     synthetic: int | None = None
     labels: Literal["domain", "classes"] = "domain"
 
+    targets: ClassVar[tuple[Target, ...]] = ("class",)
     reduction: ClassVar[Reduction] = Reduction.SUM
     payload_is_sent: ClassVar[Literal["each_round", "once_per_task"]] = "once_per_task"
     # distillation from the model that training starts at has no gradient but rounding's

@@ -13,7 +13,7 @@ from shoal.core.layout import Layout
 from shoal.core.states import state
 from shoal.core.task import Task
 from shoal.core.tree import Tree
-from shoal.core.types import Batch, Model, Outputs, Terms, Work
+from shoal.core.types import Batch, Model, Outputs, Target, Terms, Work
 from shoal.methods.parts.continual.tasks import TaskPart
 from shoal.methods.slots import Sent, Stepped
 from shoal.methods.view import ServerView, View
@@ -56,6 +56,10 @@ class DetectorTask:
     @property
     def lone_layer(self) -> str | None:
         return getattr(self.inner, "lone_layer", None)
+
+    @property
+    def draws(self) -> bool:
+        return bool(getattr(self.inner, "draws", False))
 
     @property
     def stackable(self) -> bool:
@@ -217,6 +221,7 @@ class TaskMatch(TaskPart):
     rho: float = 0.1
     keep: int = 6
 
+    targets: ClassVar[tuple[Target, ...]] = ("class",)
     own_task: ClassVar[bool] = True
 
     @property

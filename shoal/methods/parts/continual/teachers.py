@@ -11,7 +11,7 @@ from torch.nn.functional import softplus
 
 from shoal.core.states import state
 from shoal.core.tree import Tree
-from shoal.core.types import Kind, Outputs, Terms
+from shoal.core.types import Kind, Outputs, Target, Terms
 from shoal.methods.parts.continual.tasks import LastTaskModel
 from shoal.methods.slots import Part, Sent, question, sends
 from shoal.methods.view import ServerView, View
@@ -84,6 +84,7 @@ class SessionTeacher(Part):
     teacher_init: Literal["none", "uniform"] = "none"
     on: tuple[Kind, ...] = ("members",)
 
+    targets: ClassVar[tuple[Target, ...]] = ("class",)
     resets: ClassVar[Literal["nothing", "server", "both"]] = "nothing"
 
     def server_state(self, view: ServerView) -> Tree:
@@ -159,6 +160,8 @@ class TwoTeachers(LastTaskModel):
     a: float = 0.5
     b: float = 0.25
     temperature: float = 2.0
+
+    targets: ClassVar[tuple[Target, ...]] = ("class",)
 
     def terms(self, view: View, outputs: Outputs) -> Terms:
         alone = self.b == 0.0 and self.a + self.b == 1.0

@@ -47,7 +47,7 @@ Watch.list = function (main) {
   var filter = Shoal.el("input", { type: "search", placeholder: "name or method", "aria-label": "Filter runs" });
   var compare = Shoal.el("button", { type: "button", id: "compare", disabled: "" }, "Compare ticked runs");
   var told = Shoal.el("span", { class: "quiet", role: "status" }), folder = Shoal.el("p", { class: "quiet" });
-  var body = Shoal.el("tbody"), heads = ["", "run", "method", "seed", "state", "rounds", "left", "accuracy", "changed"];
+  var body = Shoal.el("tbody"), heads = ["", "run", "method", "seed", "state", "rounds", "left", "score", "changed"];
   var table = Shoal.el("table", { class: "runs" }, [Shoal.el("thead", {}, [Shoal.el("tr", {}, heads.map(function (h) { return Shoal.el("th", h ? {} : { "aria-label": "compare" }, h); }))]), body]);
   var scroll = Shoal.scroller(table);
   scroll.classList.add("whole");
@@ -86,7 +86,7 @@ Watch.row = function (card, ticked, update) {
   return Shoal.el("tr", { "data-run": card.name }, [
     Shoal.el("td", {}, [box]), Shoal.el("th", { scope: "row" }, [link]), Shoal.el("td", { class: "method" }, card.method),
     Shoal.el("td", {}, card.seed === null ? "–" : card.seed), Shoal.el("td", {}, [Watch.state(card)]), Shoal.el("td", {}, Watch.progress(card)),
-    Shoal.el("td", {}, Watch.left(card)), Shoal.el("td", {}, card.accuracy === null ? "–" : Shoal.percent(card.accuracy)),
+    Shoal.el("td", {}, Watch.left(card)), Shoal.el("td", {}, card.accuracy === null ? "–" : card.score + " " + Shoal.percent(card.accuracy)),
     Shoal.el("td", {}, Watch.ago(Date.now() / 1000 - card.changed)),
   ]);
 };
@@ -117,7 +117,7 @@ Watch.run = function (main, name) {
 Watch.status = function (card) {
   var parts = [Watch.state(card), Shoal.el("span", {}, Watch.progress(card))];
   if (card.left !== null) parts.push(Shoal.el("span", {}, Watch.left(card) + " left"));
-  if (card.accuracy !== null) parts.push(Shoal.el("span", {}, "accuracy now " + Shoal.percent(card.accuracy)));
+  if (card.accuracy !== null) parts.push(Shoal.el("span", {}, card.score + " now " + Shoal.percent(card.accuracy)));
   parts.push(Shoal.el("span", { class: "quiet" }, "changed " + Watch.ago(Date.now() / 1000 - card.changed)));
   if (card.state === "silent") parts.push(Shoal.el("span", {}, ["if it was stopped: ", Shoal.el("code", {}, card.resume)]));
   return parts;

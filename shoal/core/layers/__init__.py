@@ -1,0 +1,6 @@
+"""What a network's layers need to be trained as a pure function.
+
+- drawing        dropout and other layers that draw, with numbers that follow from a key
+- normalisation  batch normalisation as a pure function; which layers are in training mode
+- fitting        networks that cannot be trained as they say are refused
+"""
