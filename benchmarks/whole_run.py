@@ -36,7 +36,7 @@ def prepare(folder: Path, rounds: int) -> None:
     from shoal.config.build import build
     from shoal.config.schema import from_mapping
     from shoal.data.sources import grey_images
-    from shoal.rounds.play import choose_cohort
+    from shoal.rounds.cohort import choose_cohort
 
     text = CONFIG.format(rounds=rounds)
     (folder / "config.yaml").write_text(text)

@@ -20,8 +20,8 @@ from shoal.core.layers.fitting import logits_and_features
 from shoal.core.rng import draws_globally
 from shoal.core.types import ClientData, Job, Model
 from shoal.engines.loop import epoch_order
+from shoal.rounds.cohort import choose_cohort
 from shoal.rounds.orders import make_order
-from shoal.rounds.play import choose_cohort
 from shoal.rounds.state import Federation, Round
 
 Tensors = dict[str, Tensor]

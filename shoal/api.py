@@ -33,10 +33,11 @@ from shoal.reports.playing import play as play_durable
 from shoal.reports.progress import Progress
 from shoal.rounds.play import ClientReport
 from shoal.runs.directory import RunDir
-from shoal.runs.journal import packed, unpacked, write_clients
+from shoal.runs.journal import names_of, packed, unpacked, write_clients
 from shoal.runs.player import Player, Record
 from shoal.runs.records import read_rounds
 from shoal.runs.run import DurableRun
+from shoal.runs.stopping import reached
 from shoal.runs.summary import summary
 
 
@@ -79,7 +80,7 @@ class Result(Faces):
         write_text(where.rounds, "".join(dump_json(record) + "\n" for record in self.rounds))
         rows = where.path / ".clients.rows"
         rows.write_bytes(b"".join(packed(round, reports) for round, reports in self.clients))
-        write_clients(rows, where.clients)
+        write_clients(rows, where.clients, names_of(self.plan.world))
         rows.unlink()
         write_bytes(where.model, save({n: t.cpu().contiguous() for n, t in self.model.items()}))
         write_text(where.summary, dump_json(self.summary, indent=2) + "\n")
@@ -132,7 +133,7 @@ def run(
     said = isinstance(given, Mapping) and ("name" in given or "path" in given)
     if not (isinstance(given, str | None) or said or callable(given)):
         with concerning("data"):
-            rows = dataset_of(given)
+            rows = dataset_of(given, world.get("column") if isinstance(world, Mapping) else None)
         values["data"] = as_config(rows, given)
     if isinstance(world, str | Mapping):
         values["world"] = world if isinstance(world, str) else dict(world)
@@ -174,13 +175,17 @@ def resume(
     callbacks: Sequence[Callback] | Callback = (),
     accept_code: bool = False,
     changes: Sequence[str] = (),
+    more: int = 0,
 ) -> Result:
-    """Go on with a run that was killed or interrupted, as ``shoal resume`` does.
+    """Go on with a run that was killed or interrupted or that stopped early, as ``shoal resume``
+    does; or with a finished one for ``more`` rounds.
 
     ``changes`` (``key=value``) may name another engine or device, or where the data are now.
     """
     loggers = check([log] if isinstance(log, str) else log)
-    found = DurableRun.resume(Path(directory), _say, changes=changes, accept_code=accept_code)
+    found = DurableRun.resume(
+        Path(directory), _say, changes=changes, accept_code=accept_code, more=more
+    )
     watchers = [callbacks] if callable(callbacks) else list(callbacks)
     return _played(found, loggers, progress, watchers)
 
@@ -241,6 +246,9 @@ def spec_of(method: Method) -> str | list[Any]:
 
 def play(plan: RunPlan, progress: bool = False, callbacks: Sequence[Callback] = ()) -> Result:
     """Every round of a plan."""
+    if plan.config.keep_best is not None:
+        raise UserError("keep_best: models are kept in a run directory (shoal run), and this run "
+                        "is in memory; leave it out")  # fmt: skip
     player = Player(plan)
     records: list[Record] = []
     clients: list[tuple[int, list[ClientReport]]] = []
@@ -257,6 +265,8 @@ def play(plan: RunPlan, progress: bool = False, callbacks: Sequence[Callback] = 
                     shown.show(record, player.rounds)
                 for callback in callbacks:
                     callback(record)
+                if plan.config.until and reached(record, plan.config.until) is not None:
+                    break
             return Result(plan, records, summary(plan, records), player.tensors(), clients)
         finally:
             player.close()

@@ -2,10 +2,13 @@
 
 - app       the table of commands
 - play      what commands that play share; it needs torch, the commands do not
+- clusters  which Ray cluster plays runs; who is left to speak when it is gone
 - run       ``shoal run``, ``shoal resume``, ``shoal demo``
 - demo      what ``shoal demo`` plays
+- first_config  ``shoal new``, ``shoal data look``, ``shoal config``
 - sweep     ``shoal sweep``, ``shoal tune``
-- reports   ``shoal report``, ``shoal watch``, ``shoal compare``
+- reports   ``shoal report``, ``shoal evaluate``, ``shoal watch``, ``shoal compare``
+- exports   ``shoal export``, ``shoal predict``
 - listings  ``shoal methods``, ``shoal data``, ``shoal world``
 - papers    ``shoal reproduce``, ``shoal verify``
 - flower    ``shoal flower``

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import typer
 
+from shoal.cli.exports import export, predict
+from shoal.cli.first_config import config, look, new
 from shoal.cli.flower import app as flower
 from shoal.cli.listings import app as data
 from shoal.cli.listings import methods, world
 from shoal.cli.papers import reproduce, verify
-from shoal.cli.reports import compare, report, watch
+from shoal.cli.reports import compare, evaluate, report, watch
 from shoal.cli.run import demo, resume, run
 from shoal.cli.sweep import sweep, tune
 
@@ -37,8 +39,10 @@ def _options(
     """Federated learning for federations that never hold still."""
 
 
+data.command()(look)
 for command in (
     demo,
+    new,
     run,
     resume,
     sweep,
@@ -46,9 +50,13 @@ for command in (
     reproduce,
     tune,
     report,
+    evaluate,
+    export,
+    predict,
     watch,
     methods,
     world,
+    config,
     verify,
 ):
     app.command()(command)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 from collections.abc import Sequence
 from functools import partial
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import typer
 
+from shoal.core.errors import UserError
 from shoal.core.own_code import import_first, look_in
 from shoal.engines.choose import engine_line
 from shoal.reports.playing import play as watched
@@ -34,7 +36,12 @@ def find_code(imports: Sequence[str], *folders: Path) -> None:
             import_first(text)
 
 
-def play(run: DurableRun, loggers: Sequence[str] = (), verbose: bool = False) -> None:
+def play(
+    run: DurableRun,
+    loggers: Sequence[str] = (),
+    verbose: bool = False,
+    seconds: float = math.inf,
+) -> None:
     """Play a run to its end, with progress and notes; an interrupt leaves a checkpoint.
 
     ``verbose`` also says how clients are run, and why.
@@ -45,8 +52,22 @@ def play(run: DurableRun, loggers: Sequence[str] = (), verbose: bool = False) ->
     # what batch systems send before they kill
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        watched(run, loggers, say=partial(typer.echo, err=True), verbose=verbose)
+        watched(run, loggers, say=partial(typer.echo, err=True), verbose=verbose, seconds=seconds)
     except KeyboardInterrupt:
         typer.echo(f"shoal: interrupted; go on with: shoal resume {directory}", err=True)
         raise typer.Exit(INTERRUPTED) from None
     typer.echo(closing_line(run.where))
+    if (why := run.where.stopped) is not None:
+        typer.echo(f"it stopped before its last round, as {why}; go on with: shoal resume "
+                   f"{directory}")  # fmt: skip
+
+
+def stopping(until: str, best: str) -> list[str]:
+    """The changes of a config that ``--until`` and ``--keep-best`` mean."""
+    found = [f"keep_best={best}"] if best else []
+    if until:
+        name, equals, value = until.partition("=")
+        if not name.strip() or not equals:
+            raise UserError(f"--until {until}: it must be METRIC=VALUE, such as accuracy=0.9")
+        found.append(f"until={{{name.strip()}: {value}}}")
+    return found

@@ -166,3 +166,35 @@ def _paired(page: Page, first: Page) -> str:
     apart = same_run(page, first) or why_apart(page, first)
     found = None if apart else gap(page, first, "mean")
     return "-" if found is None else f"{100 * found:+.2f}"
+
+
+# ---- evaluate ------------------------------------------------------------------------------------
+# ``shoal evaluate``.
+
+
+def evaluate(
+    directory: Path = typer.Argument(help="A finished run."),
+    data: Path | None = typer.Option(
+        None, "--data", help="A table with the columns of the run's (its test rows unless given)."
+    ),
+    best: bool = typer.Option(False, "--best", help="The best model (--keep-best), not the last."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+) -> None:
+    """Score the model of a run again: on its own test rows, or on a new file.
+
+    Columns, classes and the means that inputs are normalised with are those of the run's training
+    rows. Where the file says whose row it is, members are scored one by one.
+    """
+    import json
+
+    from shoal.runs.score import score
+
+    found = score(directory, data, best)
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+        return
+    for who, entry in ((found["model"], found), *found.get("members", {}).items()):
+        scores = {name: entry.get(name) for name in ("accuracy", "r2", "loss")}
+        scores |= entry.get("metrics", {})
+        told = ", ".join(f"{key} {value:.4f}" for key, value in scores.items() if value is not None)
+        typer.echo(f"{who}: {told} on {entry['rows']:,} rows")

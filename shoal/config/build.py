@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from shoal.config.adapters import ranks_of
 from shoal.config.schema import Config, from_mapping
 from shoal.config.subject import (
     Subject,
@@ -27,21 +28,25 @@ from shoal.core.old_names import OF_MEMBERS
 from shoal.core.task import Task, learnt_of
 from shoal.core.types import Model, Pool
 from shoal.core.world_protocol import Moment, World, largest_client
+from shoal.data.augment import Augment
 from shoal.data.sources import Dataset
 from shoal.engines.choose import resolved_device, resolved_engine
 from shoal.engines.client_round import ClientProgram
+from shoal.methods.adapter_rules import with_rule
 from shoal.methods.catalog.registry import build_method, complete
 from shoal.methods.method import Method
 from shoal.methods.parts.local_optimizers import Adam, Sgd
 from shoal.methods.slots import Part
 from shoal.metrics.functions import DEFAULTS, FITTING, METRICS, check_names, check_own
 from shoal.metrics.losses import fitting, outputs_shape
+from shoal.rounds.cohort import LOOKED_AT
 from shoal.rounds.orders import LONG, bounded, check_rounds
 from shoal.rounds.state import Rates, Settings
 from shoal.rounds.uploads import Guard
 from shoal.worlds.changes.stages import Stage
 from shoal.worlds.own_rows import knows_own_rows
 from shoal.worlds.saved import file_of
+from shoal.worlds.world import Composed
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,10 @@ def build(
     if config.problem is None and isinstance(config.data.options.get("path"), str):
         path = str(Path(config.data.options["path"]).expanduser().resolve())
         config = _with(config, data={**config.data.model_dump(), "path": path})
+    members = config.world.options.get("members")
+    if config.problem is None and isinstance(members, str):
+        path = str(Path(members).expanduser().resolve())
+        config = _with(config, world={**config.world.model_dump(), "members": path})
     if config.problem is None and config.world.name == "saved":
         path = str(file_of(config.world.options).resolve())
         config = _with(config, world={"name": "saved", "file": path})
@@ -100,6 +109,10 @@ def build(
     )
     _check_precision(config)
     config, subject = _subject(config, validation, world, data)
+    if config.adapters is not None:
+        with concerning("adapters"):
+            ranks, own = ranks_of(config, subject.world), config.adapters
+            chosen = with_rule(chosen, own.rule, ranks, own.alpha)
     config = _with(config, format=2)  # everything is in it from here on
     task = subject.task
     if config.problem is None:
@@ -130,14 +143,31 @@ def build(
         if isinstance(test, Pool) and len(test.y) and subject.outputs:
             check_own(config.evaluate.metrics, test.y, subject.outputs)
         _check_own(config, subject.world)
+    asked = [("until", name) for name in config.until or ()]
+    asked += [("keep_best", config.keep_best)] if config.keep_best else []
+    for key, wanted in asked:
+        with concerning(key):
+            _check_measured(wanted, key, config, subject.task)
     with concerning("participation"):
         _check_participation(config, subject.world.at(0))
-    program = ClientProgram(chosen, task, optimizer)
+        _check_sampling(config, chosen, subject.world)
+    with concerning("local"):
+        augment = _augment(config, subject)
+    program = ClientProgram(chosen, task, optimizer, augment=augment)
     settings = replace(settings_of(config, program, subject.world, task), start=initial)
     with concerning("local"):
         check_rounds(settings)
     notes = (*subject.notes, *_notes(config, settings, subject.task))
     return RunPlan(config, settings, initial, notes)
+
+
+def _augment(config: Config, subject: Subject) -> Augment | None:
+    augment = Augment.of(config.local.augment)
+    if augment is not None:
+        pool = getattr(subject.world, "pool", None)
+        kind = pool.x.dtype if isinstance(pool, Pool) else torch.get_default_dtype()
+        augment.check(getattr(subject.task, "shape", None), kind)
+    return augment
 
 
 def _device(config: Config) -> str:
@@ -168,6 +198,7 @@ def _notes(config: Config, settings: Settings, asked: Task) -> Iterator[str]:
                 f"local.batch: {settings.batch} is more than the {largest} rows of the largest "
                 f"client; a batch is all rows of a client"
             )
+    yield from getattr(settings.world, "notes", ())
     own = settings.task
     if getattr(own, "inner", own) is not asked:
         name = settings.method.name
@@ -184,6 +215,7 @@ def settings_of(config: Config, program: ClientProgram, world: World, task: Task
         rates_of(config, world),
         config.participation,
         config.sampling,
+        config.candidates,
         uniform=(config.client_weights or program.method.weights) == "equal",
         batch=local.batch,
         steps=local.steps,
@@ -294,6 +326,43 @@ def _check_participation(config: Config, first: Moment) -> None:
         raise UserError(
             f"participation: {wanted} members a round were asked for, but only {here} are there at "
             f"the start; write at most {here}, or a share such as 0.2"
+        )
+
+
+def _check_measured(name: str, key: str, config: Config, task: Task) -> None:
+    """Refuse a score that no record will have."""
+    of_rows = [] if learnt_of(task).target == "number" else ["accuracy"]
+    known = ["loss", *of_rows, *config.evaluate.metrics]
+    if name not in known:
+        raise UserError(f"{key}: {name} is not measured in this run; take {' or '.join(known)}, or "
+                        f"add it to evaluate.metrics")  # fmt: skip
+
+
+def _check_sampling(config: Config, method: Method, world: World) -> None:
+    """What a rule of participation cannot do."""
+    rule, wanted, here = config.sampling, config.participation, len(world.at(0).members)
+    several = method.only("initial_models") or method.only("assign_models")
+    if rule == "by_loss" and several is not None:
+        raise UserError(
+            f"sampling: by_loss looks at the loss of one model, and method {method.name!r} keeps "
+            f"several; take by_rows"
+        )
+    if rule == "by_loss" and any(part.protects_change for part in method.parts):
+        raise UserError(
+            "sampling: by_loss tells the server members' losses, which private does not protect; "
+            "take fixed"
+        )
+    everybody = ("by_rows", "by_loss", "by_availability")
+    if rule in everybody and isinstance(world, Composed) and here > LOOKED_AT:
+        raise UserError(
+            f"sampling: {rule} looks at every member in every round, at most {LOOKED_AT:,}, not "
+            f"{here:,}; take fixed or round_robin"
+        )
+    size = max(1, round(wanted * here)) if isinstance(wanted, float) else wanted
+    if config.candidates is not None and not size <= config.candidates <= here:
+        raise UserError(
+            f"candidates: {config.candidates} is not from {size}, the members a round, to {here}, "
+            f"the members at the start"
         )
 
 

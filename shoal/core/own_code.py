@@ -271,6 +271,15 @@ def is_users(module: ModuleType) -> bool:
     return file is not None and _is_users(file)
 
 
+def travels(name: str, module: ModuleType) -> bool:
+    """Whether another machine may lack a module of this name, so that its code has to go along: the
+    user's own, but for what is typed at a prompt or in a script, which travels by itself."""
+    file, package = file_of(module), name.partition(".")[0]
+    if file is None or package in (*MAIN, "shoal") or "site-packages" in file.parts:
+        return False
+    return _is_users(file)
+
+
 def file_of(module: ModuleType) -> Path | None:
     """The file of a module that was imported; None for one that is built in."""
     try:

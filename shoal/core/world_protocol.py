@@ -81,6 +81,12 @@ class Drifting(Protocol):
         ...
 
 
+def called(world: World, member: int) -> str:
+    """What people call a member: by its name, where the world knows names."""
+    names: Sequence[str] | None = getattr(world, "names", None)
+    return f"client {member}" if names is None else f"client {names[member]}"
+
+
 def largest_client(world: World) -> int:
     """Rows of the largest client; 0 where data are elsewhere."""
     first = world.at(0).members

@@ -22,9 +22,10 @@ from shoal.core.errors import MissingDataError, UserError
 class Remote(NamedTuple):
     """A file to download.
 
-    ``sha256`` or ``md5`` is the published checksum; with neither, the checksum of the first fetch
-    is kept beside the file and any later fetch must agree with it. ``size`` in bytes, where known,
-    also finds a cut-off download.
+    ``sha256``, ``md5`` or ``git`` (the name of the file's contents in a git repository, which needs
+    ``size``) is the published checksum; without one, the checksum of the first fetch is kept beside
+    the file and any later fetch must agree with it. ``size`` in bytes, where known, also finds a
+    cut-off download.
     """
 
     url: str
@@ -32,12 +33,20 @@ class Remote(NamedTuple):
     sha256: str = ""
     md5: str = ""
     size: int | None = None
+    git: str = ""
+
+    @property
+    def published(self) -> tuple[str, str]:
+        """The kind of the published checksum and the checksum; empty where there is none."""
+        sums = {"sha256": self.sha256, "md5": self.md5, "git": self.git}
+        return next(((kind, value) for kind, value in sums.items() if value), ("sha256", ""))
 
     @property
     def checked(self) -> str:
         """How a download is checked, for people."""
-        if self.sha256 or self.md5:
-            return f"{'sha256' if self.sha256 else 'md5'} {self.sha256 or self.md5}"
+        kind, value = self.published
+        if value:
+            return f"{kind} {value}"
         return "no published checksum: the first fetch is recorded, later ones must agree"
 
 
@@ -87,7 +96,8 @@ def _download(
     report: Report,
 ) -> dict[str, str]:
     """Write the body; the sums of what came, by the name of the algorithm."""
-    sums = {"sha256": hashlib.sha256(), "md5": hashlib.md5(usedforsecurity=False)}
+    blob = hashlib.sha1(f"blob {remote.size}\0".encode(), usedforsecurity=False)
+    sums = {"sha256": hashlib.sha256(), "md5": hashlib.md5(usedforsecurity=False), "git": blob}
     try:
         request = Request(remote.url, headers={"User-Agent": "shoal"})
         with urlopen(request, timeout=TIMEOUT) as answer:
@@ -128,8 +138,8 @@ def _length(answer: HTTPResponse) -> int | None:
 
 def _check(remote: Remote, sums: dict[str, str], target: Path) -> None:
     """Compare with the published sum, else with that of the first fetch, which is kept beside."""
-    kind = "md5" if remote.md5 and not remote.sha256 else "sha256"
-    wanted, whose = remote.sha256 or remote.md5, "published"
+    kind, wanted = remote.published
+    whose = "published"
     note = target.with_name(f"{target.name}.sha256")
     if not wanted and note.exists():
         wanted, whose = note.read_text().split()[0], "of the first fetch"
@@ -138,7 +148,7 @@ def _check(remote: Remote, sums: dict[str, str], target: Path) -> None:
             f"{remote.url} has the {kind} {sums[kind]}, but the one {whose} is {wanted}; the file "
             f"was not kept, so fetch it again or get it elsewhere and put it at {target}."
         )
-    if not remote.sha256 and not remote.md5 and not note.exists():
+    if not remote.published[1] and not note.exists():
         note.write_text(f"{sums['sha256']}  {target.name}\n")
 
 

@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from shoal.core.errors import UserError, suggestion
+from shoal.core.own_code import called
 from shoal.core.types import Pool
 from shoal.data import tables
-from shoal.data.dataset import Dataset, checked
+from shoal.data.dataset import Dataset, checked, function
 from shoal.data.sources.own_files import (
     ColumnRules,
     TargetRules,
@@ -29,14 +30,14 @@ from shoal.data.sources.own_files import (
 )
 from shoal.data.targets import Answers, answers
 
-OF_ROWS = ("client", "test", "seed")
+OF_ROWS = ("client", "test", "seed", "calendar")
 OF_TARGET = TargetRules._fields
 OF_COLUMNS = ColumnRules._fields
 OF_ARRAYS = ("target", "classes", "test", "seed")
 
 
-def dataset_of(given: Any) -> Dataset:
-    """The data set that an object is."""
+def dataset_of(given: Any, calendar: str | None = None) -> Dataset:
+    """The data set that an object is; ``calendar`` is the column of a dated world."""
     if isinstance(given, Dataset):
         return checked(given)
     options: dict[str, Any] = {}
@@ -46,8 +47,19 @@ def dataset_of(given: Any) -> Dataset:
     frame = _frame(given)
     if frame is not None:
         table, marked = frame
+        if calendar is not None:
+            options["calendar"] = calendar
         return checked(_of_frame(table, {**marked, **options}))
     return checked(_of_arrays(_parts(given), options))
+
+
+def load_own(name: str, options: Mapping[str, Any]) -> Dataset:
+    """What the user's ``module:function`` makes: a :class:`Dataset`, or anything that is one."""
+    made = called("data", name, function(name), object, **options)
+    try:
+        return dataset_of(made)._replace(name=name, options=tuple(options.items()))
+    except UserError as error:
+        raise UserError(f"data: what {name!r} makes is no data set: {error}") from None
 
 
 def as_config(data: Dataset, given: Any) -> dict[str, Any]:

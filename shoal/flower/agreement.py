@@ -33,6 +33,7 @@ from shoal.flower.masking import Secure, secure_from
 from shoal.flower.privacy import Privacy, privacy_from
 from shoal.methods.catalog.registry import complete
 from shoal.methods.parts.detectors import LastModels
+from shoal.models.adapters import OF_SERVER
 
 # ---- rules of the server ----
 
@@ -261,6 +262,13 @@ class Agreement:
         if self.config.loss.class_weights == "balanced":
             raise UserError("loss.class_weights: balanced needs everybody's labels, which no real "
                             "federation has; give one number a class")  # fmt: skip
+        if self.config.sampling == "by_loss":
+            raise UserError("sampling: by_loss asks candidates for their loss before a round, and "
+                            "nodes do not answer that; take by_rows")  # fmt: skip
+        for key in ("until", "keep_best"):
+            if getattr(self.config, key) is not None:
+                raise UserError(f"{key}: the server of a real federation plays all rounds, and its "
+                                "last model counts; leave it out")  # fmt: skip
         # nodes run the reference engine; nothing is tried out here, where no data is
         values = filled(self._values) if self._of_0_1 else self._values
         config = from_mapping({**values, "engine": "loop"})
@@ -269,6 +277,10 @@ class Agreement:
             raise UserError("measure_divergence: everybody reads all members' last local models, "
                             "which stay with the members of a real federation; leave it out, and "
                             "divergence is that of the round's members")  # fmt: skip
+        rule = config.adapters.rule if config.adapters is not None else "plain"
+        if rule in OF_SERVER:
+            raise UserError(f"adapters.rule: {rule} acts on products of members' adapters, which a "
+                            f"real federation does not send; write plain or ffa")  # fmt: skip
         if self.privacy is not None:
             stats = plan.initial.stats.numel()
             self.privacy.check(plan.settings.method, stats, config.participation)

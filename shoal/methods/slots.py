@@ -66,6 +66,7 @@ SLOTS: dict[str, Slot] = {
     "before_training": Slot(Rule.EACH, "server"),
     "assign_models": Slot(Rule.ONE, "server"),
     "sent_share": Slot(Rule.PRODUCT, "server"),
+    "numbers": Slot(Rule.ONE, "server"),
     "broadcast": Slot(Rule.CHAIN, "server"),
     "data": Slot(Rule.CHAIN, "client"),
     "client_start": Slot(Rule.CHAIN, "client"),
@@ -82,6 +83,7 @@ SLOTS: dict[str, Slot] = {
     "aggregate": Slot(Rule.ONE, "server"),
     "server_rate": Slot(Rule.PRODUCT, "server"),
     "server_step": Slot(Rule.ONE, "server"),
+    "server_stats": Slot(Rule.ONE, "server"),
     "after_server_step": Slot(Rule.CHAIN, "server"),
     "detect": Slot(Rule.ANY, "server"),
     "model_for": Slot(Rule.ONE, "server"),
@@ -258,6 +260,11 @@ class Part:
         """The shares of a model's vector that go over the wire, down and up."""
         raise NotImplementedError
 
+    def numbers(self, task: Task, client: int, cohort: Sequence[int]) -> tuple[int, int]:
+        """How many numbers go down to a client and up from it, where they are not those of the
+        tensors: in place of the vector, the running statistics and the part's own payload."""
+        raise NotImplementedError
+
     def broadcast(self, view: ServerView, theta: Tensor) -> Sent:
         raise NotImplementedError
 
@@ -313,6 +320,10 @@ class Part:
         raise NotImplementedError
 
     def server_step(self, view: ServerView, delta: Tensor, factor: float | Tensor) -> Stepped:
+        raise NotImplementedError
+
+    def server_stats(self, view: ServerView) -> Tensor:
+        """The new running statistics, where they are not the mean of the clients'."""
         raise NotImplementedError
 
     def after_server_step(self, view: ServerView, theta: Tensor) -> Stepped:

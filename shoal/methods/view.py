@@ -86,6 +86,7 @@ class View:
     advance_init: Callable[[Tensor], Tree] | None = None
     descend_with: Callable[[Tensor, float, int, bool], Tensor] | None = None
     train_with: Callable[[Tensor, Sequence[float], int], Tensor] | None = None
+    client: int = -1  # whose memory is made, in ``memory``; elsewhere -1
 
     @property
     def epoch(self) -> int:
@@ -159,6 +160,7 @@ class Uploads:
     clients: tuple[int, ...]
     weights: tuple[float, ...]  # normalised
     delta: Tensor  # the combined displacement
+    stats: Tensor | None = None  # the mean of the clients' running statistics
     payload: Tree = ()  # of the asking part, reduced as it declares
     stacked: Tensor | None = None  # [m, P], only for parts that need every upload
     norms: tuple[float, ...] = ()  # |delta_i|, from the guard's pass

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from shoal.core.errors import UserError
 from shoal.core.world_protocol import World
-from shoal.data.heterogeneity import heterogeneity, label_histograms
+from shoal.data.partition.heterogeneity import heterogeneity, label_histograms
 from shoal.reports.series import rounded, span_of
 
 # ---- heat ----------------------------------------------------------------------------------------
@@ -115,9 +115,17 @@ def timeline(world: Mapping[str, Any]) -> dict[str, Any] | None:
         "exact": exact,
         "here": ["".join(c[i] for c in here) for i in range(len(rows))],
         "swapped": ["".join(c[i] for c in swapped) for i in range(len(rows))],
+        "dates": _begins(columns, world.get("calendar")),
         "stages": stages,
         "asleep": world.get("available") is not None,
     }
+
+
+def _begins(columns: Sequence[int], calendar: Mapping[str, Any] | None) -> list[str] | None:
+    """The date of every column, in a world with a calendar."""
+    if calendar is None:
+        return None
+    return [calendar["begins"][round // calendar["rounds_per_period"]] for round in columns]
 
 
 def _sessions(world: Mapping[str, Any]) -> tuple[int, int, list[dict[str, Any]]] | None:

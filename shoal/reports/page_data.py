@@ -80,6 +80,7 @@ def session_starts(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 #                                  rounds, low_round}], see ``shoal.metrics.shifts``;
 #                                  ``rounds``: until accuracy was back and stayed, null for never
 #     noticed                      rounds in which a detector noticed something
+#     names                        of members by number, or null: they are numbers, or too many
 #     timeline                     see ``shoal.reports.members.timeline``, or null
 #     tasks                        {matrix, acc, bwt, worst_drop, fwt, names}, or null
 #     starts                       see ``shoal.reports.page_data.session_starts``
@@ -94,6 +95,7 @@ def session_starts(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 #     notes                        what was left out or put together, in sentences
 
 FORMAT = 1
+NAMED = 5000  # members up to which a page has their names
 POINTS = 1000  # most points of a curve
 MANY = 60  # shifts up to which every one has a line and a sign of its own (as in charts.js)
 # of world.json: the spec it was drawn from, and what makes no other world of it
@@ -134,7 +136,7 @@ def make_page(
     rules = settings.get("evaluate") or {}
     rule = Recovery(**(rules.get("recovery") or {}), target=rules.get("target"))
     summary = figures(records, rule, window=rules.get("window", 10))
-    drawn = timeline(world)
+    drawn, names = timeline(world), world.get("names")
     source = str(records[-1].get("source", "simulated"))
     planned = drawn["rounds"] if drawn else None
     span, parts = span_of(len(records), points), part_names(records)
@@ -159,6 +161,7 @@ def make_page(
         "shifts": told,
         "noticed": [r["round"] for r in records if r.get("noticed")],
         "timeline": drawn,
+        "names": names if names is not None and len(names) <= NAMED else None,
         "tasks": _tasks(summary, drawn),
         "starts": session_starts(records),
         "members": None,
@@ -168,7 +171,7 @@ def make_page(
         "pools": {},
         "config": config,
         "settings": settings,
-        "notes": _notes(span, len(records), drawn, len(told)),
+        "notes": _notes(span, len(records), drawn, len(told), names),
     }
 
 
@@ -227,8 +230,19 @@ def _tasks(summary: Mapping[str, Any], drawn: Mapping[str, Any] | None) -> dict[
     return {**found, "names": names}
 
 
-def _notes(span: int, rounds: int, drawn: Mapping[str, Any] | None, shifts: int) -> list[str]:
+def _notes(
+    span: int,
+    rounds: int,
+    drawn: Mapping[str, Any] | None,
+    shifts: int,
+    names: Sequence[str] | None,
+) -> list[str]:
     notes = []
+    if names is not None and len(names) > NAMED:
+        notes.append(
+            f"Members are numbers on this page, since there are more than {NAMED:,}; world.json "
+            "and clients.parquet have their names."
+        )
     if span > 1:
         notes.append(
             f"{rounds:,} rounds are drawn as steps of {span} rounds: the line is their mean, the "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -21,8 +22,10 @@ def play(
     progress: bool = True,
     verbose: bool = False,
     callbacks: Sequence[Callback] = (),
+    seconds: float = math.inf,
 ) -> None:
-    """Play a run to its end. Without progress nothing is shown, and notes are kept in its records.
+    """Play a run to its end, or for so long. Without progress nothing is shown, and notes are kept
+    in its records.
 
     ``verbose`` also says how clients are run, and why. A callback that fails ends the run like a
     kill does: it can be resumed.
@@ -46,4 +49,4 @@ def play(
             for callback in callbacks:
                 callback(record)
 
-        run.play(watch)
+        run.play(watch, seconds)

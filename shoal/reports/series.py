@@ -83,7 +83,8 @@ EVENTS = 200  # rejected uploads that are listed
 OWN = frozenset(
     ("source", "accepted", "received",
      "round", "session", "task", "shift", "noticed", "active", "asked", "short", "cohort",
-     "attempts", "accuracy", "loss", "tasks", "ahead", "metrics", "personalised", "generalised",
+     "cohort_names", "date", "attempts", "accuracy", "loss", "tasks", "ahead", "metrics",
+     "personalised", "generalised",
      "steps", "samples", "epochs", "bytes_up", "bytes_down", "probing", "rejected", "stored",
      "theta", "seconds", "seconds_evaluating", "session_started", "session_weights",
      "session_distances")

@@ -2,6 +2,7 @@
 
 - play             play_round: session change, cohort, training, aggregation, server step; calls
                    to clients
+- cohort           who takes part: at random, by rows, by loss, in turn, by availability
 - state            Settings (fixed), Federation (what a checkpoint holds), Round (one attempt:
                    all that a helper needs)
 - orders           what goes down to whom, and the bytes of what goes down and up

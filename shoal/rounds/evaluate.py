@@ -28,8 +28,10 @@ from shoal.metrics.functions import lower_is_better, measured, score_name
 from shoal.rounds.orders import make_order
 from shoal.rounds.play import BatchedCalls, ServerCalls, calls
 from shoal.rounds.state import Federation, Round, Settings
+from shoal.worlds.changes.arrivals import Arrivals
 from shoal.worlds.members.ids import spread as evenly
 from shoal.worlds.own_rows import Own, own_rows, own_rows_0_1
+from shoal.worlds.world import Composed
 
 # ---- scores --------------------------------------------------------------------------------------
 # What a round's record says of the model: the vector that predicts, on the sets that count.
@@ -113,6 +115,8 @@ def scored(
         main = mean_scores(list(tasks.values()))
     else:
         main = found["main"]
+        if isinstance(settings.world, Composed) and isinstance(settings.world.stream, Arrivals):
+            record = _of_next_period(settings, moment, model, most)
     learnt = learnt_of(settings.task)
     numbers = learnt.target == "number"
     record |= {"accuracy": None if numbers else main.accuracy, "loss": main.loss}
@@ -137,6 +141,13 @@ def scored(
         if lower := lower_is_better(metrics):
             record["lower"] = lower
     return record
+
+
+def _of_next_period(settings: Settings, moment: Moment, model: Model, most: int) -> dict[str, Any]:
+    """The model on the rows that come next to each member: test, then train, member by member."""
+    members, data, _ = scored_rows(settings, moment, most, as_0_1=False, natural=False)
+    found = evaluate_each(settings.task, model, data)
+    return {"by_member": {c: s.accuracy for c, s in zip(members, found, strict=True)}}
 
 
 def _set(tests: dict[str, ClientData], rows: Rows) -> ClientData:

@@ -15,7 +15,7 @@ from shoal.core.errors import UserError
 from shoal.core.task import Task
 from shoal.core.tree import Tree
 from shoal.core.types import ClientData, Job, LastBatch, Model
-from shoal.core.world_protocol import Drifting, Moment, World, gathered
+from shoal.core.world_protocol import Drifting, Moment, World, called, gathered
 from shoal.engines.api import Member, Order, Results
 from shoal.engines.client_round import ClientProgram
 from shoal.engines.loop import rows_an_epoch, steps_an_epoch
@@ -62,8 +62,8 @@ def check_client(settings: Settings, client: int, round: int, rows: int) -> None
         way = f"write local.last_batch: merge or drop, or another local.batch than {settings.batch}"
     count = "1 row" if rows == 1 else f"{rows} rows"
     raise UserError(
-        f"client {client} has {count} in round {round} and would train on a batch of one row, "
-        f"which {layer} cannot: batch normalisation of one row has no variance; {way}"
+        f"{called(settings.world, client)} has {count} in round {round} and would train on a batch "
+        f"of one row, which {layer} cannot: batch normalisation of one row has no variance; {way}"
     )
 
 
@@ -152,8 +152,8 @@ def make_member(round: Round, job: Job) -> Member:
     train = with_memories(settings.program, memories, _training_data(world, round.moment, job))
     if not len(train) and not train.count:  # where rows are elsewhere, they are counted
         raise UserError(
-            f"client {client} has no rows to train on in round {now}; give it some, or leave it "
-            f"out of the world's members of that round"
+            f"{called(world, client)} has no rows to train on in round {now}; give it some, or "
+            f"leave it out of the world's members of that round"
         )
     wanted = settings.program.needs_validation
     validation = world.validation(client, now) if wanted else None
@@ -227,6 +227,9 @@ def endings_of(federation: Federation, k: int) -> dict[int, tuple[int, Tree]]:
 # Bytes that a real federation would send, measured from the tensors themselves.
 
 
+LOSS_BYTES = 4  # of a number
+
+
 @dataclass
 class Spent:
     """What a round costs beside its training: questions and rehearsed rounds."""
@@ -270,7 +273,10 @@ class Spent:
         beside = 0 if sends == "models" else tree.nbytes(payload)
         for member in order.members:
             new = [m for m in vectors if not self.holds(member.client, m.theta)]
-            self.bytes_down += beside + sum(_model_bytes(settings, m) for m in new)
+            cohort = [m.client for m in order.members]
+            self.bytes_down += beside + sum(
+                _model_bytes(settings, m, [member.client], cohort) for m in new
+            )
             self._held.setdefault(member.client, []).extend(m.theta for m in new)
         self.bytes_up += sum(tree.nbytes(answer) for answer in answers)
         if getattr(question, "trained_by", None) is not None:
@@ -280,6 +286,14 @@ class Spent:
                 self.epochs += epochs
                 self.steps += epochs * (steps_an_epoch(order, rows) if rows else 0)
                 self.samples += epochs * (rows_an_epoch(order, rows) if rows else 0)
+
+    def looked(self, settings: Settings, model: Model, clients: Sequence[int]) -> None:
+        """Add that clients were sent a model and sent back its loss on their rows."""
+        for client in clients:
+            if not self.holds(client, model.theta):
+                self.bytes_down += _model_bytes(settings, model, [client], clients)
+                self._held.setdefault(client, []).append(model.theta)
+            self.bytes_up += LOSS_BYTES
 
     def holds(self, client: int, theta: Tensor) -> bool:
         """Whether a question took this very vector to the client already."""
@@ -299,6 +313,11 @@ class Spent:
 
 def bytes_up(settings: Settings, results: Results) -> int:
     """What these clients send: deltas, statistics and payloads."""
+    counted = settings.method.only("numbers")
+    if counted is not None:
+        size, others = results.delta.element_size(), _counted(settings, results.payloads)
+        each = (counted.numbers(settings.task, client, ())[1] for client in results.clients)
+        return size * sum(each) + tree.nbytes(others)
     vector = results.delta.shape[-1] * results.delta.element_size()
     wire = round(_travelling(settings)[1] * vector * len(results.clients))
     return wire + tree.nbytes((results.stats, _counted(settings, results.payloads)))
@@ -319,10 +338,9 @@ def sent_down(round: Round, k: int, order: Order, spent: Spent) -> Down:
     one that goes down once per stage counts for clients that lack it, and what is frozen for those
     that have never trained."""
     theta, settings, members = order.model.theta, round.settings, order.members
-    lacking = (
-        sum(not spent.holds(m.client, theta) for m in members) if spent.reached else len(members)
-    )
-    total = lacking * _model_bytes(settings, order.model)
+    cohort = [m.client for m in members]
+    lacking = [c for c in cohort if not spent.holds(c, theta)] if spent.reached else cohort
+    total = _model_bytes(settings, order.model, lacking, cohort)
     each = once = 0
     for part, sent in zip(settings.method.parts, order.sent, strict=True):
         if part.payload_is_sent == "once_per_task":
@@ -342,9 +360,16 @@ def frozen_bytes(task: Task) -> int:
     return sum(held.nbytes for held in getattr(task, "frozen", {}).values())
 
 
-def _model_bytes(settings: Settings, model: Model) -> int:
-    """One model on its way down."""
-    return round(_travelling(settings)[0] * tree.nbytes(model.theta)) + tree.nbytes(model.stats)
+def _model_bytes(
+    settings: Settings, model: Model, clients: Sequence[int], cohort: Sequence[int]
+) -> int:
+    """One model on its way down to some clients of a cohort."""
+    counted = settings.method.only("numbers")
+    if counted is not None:
+        each = (counted.numbers(settings.task, client, cohort)[0] for client in clients)
+        return model.theta.element_size() * sum(each)
+    vector = round(_travelling(settings)[0] * tree.nbytes(model.theta))
+    return len(clients) * (vector + tree.nbytes(model.stats))
 
 
 def once_bytes(round: Round) -> int:
@@ -369,7 +394,9 @@ def _travelling(settings: Settings) -> tuple[float, float]:
 
 def _counted(settings: Settings, payloads: tuple[Tree, ...]) -> tuple[Tree, ...]:
     """The payloads that cost bytes: not those a server can form from the delta itself."""
+    pairs = zip(settings.method.parts, payloads, strict=True)
+    if settings.method.fills("numbers"):  # that part's own payload is in its numbers
+        return tuple(payload for part, payload in pairs if not part.fills("numbers"))
     if settings.method.fills("client_start"):
         return payloads  # the start is the client's secret, and so is its displacement
-    pairs = zip(settings.method.parts, payloads, strict=True)
     return tuple(payload for part, payload in pairs if not part.upload_costs_nothing)

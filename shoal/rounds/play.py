@@ -1,4 +1,4 @@
-"""Play_round: session change, cohort, training, aggregation, server step; calls to clients."""
+"""Play_round: session change, training, aggregation, server step; calls to clients."""
 
 from __future__ import annotations
 
@@ -6,42 +6,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from shoal.core import rng, tree
+from shoal.core import tree
 from shoal.core.tree import Tree
 from shoal.core.types import Job, Model, Rejected
 from shoal.core.world_protocol import Moment
 from shoal.engines.api import Engine
 from shoal.methods.slots import Part
 from shoal.methods.view import ServerView
+from shoal.rounds.cohort import cohort_of
 from shoal.rounds.orders import Spent, bytes_up, make_order, sent_down
 from shoal.rounds.state import Federation, Round, Settings
 from shoal.rounds.uploads import UploadSums
-
-# ---- cohort --------------------------------------------------------------------------------------
-# Who takes part in a round: the world's and the config's business, not a method's.
-
-
-def choose_cohort(settings: Settings, moment: Moment, attempt: int = 0) -> tuple[int, ...]:
-    """The clients of a round, sorted; a retry draws others."""
-    members, wanted = moment.members, settings.participation
-    if settings.cohorts is not None:
-        return settings.cohorts[moment.round]
-    key = rng.keys(settings.seed, rng.Purpose.COHORT, moment.key, attempt)
-    if settings.sampling == "bernoulli":
-        share = wanted if isinstance(wanted, float) else wanted / max(1, len(members))
-        drawn = np.flatnonzero(rng.uniform(key, len(members))[0] < share)
-        picks = drawn if len(drawn) else rng.sample(key, len(members), 1)
-    else:
-        size = max(1, round(wanted * len(members))) if isinstance(wanted, float) else wanted
-        if size >= len(members):
-            return tuple(int(m) for m in members)
-        picks = rng.sample(key, len(members), size)
-    return tuple(int(members[int(i)]) for i in picks)
-
 
 # ---- reach ---------------------------------------------------------------------------------------
 # How the server reaches clients outside training: questions, and rounds that are rehearsed.
@@ -245,7 +223,7 @@ def play_round(
     for attempt in range(settings.guard.retries + 1):
         report.attempts = attempt + 1
         report.probing.next_attempt()
-        trial = round.attempt(choose_cohort(settings, moment, attempt))
+        trial = round.attempt(cohort_of(round, attempt))
         report.cohort = trial.cohort
         _regroup(trial)
         _ask(trial)
@@ -360,7 +338,9 @@ def _server_step(round: Round, trained: Trained, report: RoundReport) -> None:
     delta: Tensor = round.run(
         "aggregate", lambda i, part, _: part.aggregate(view(i)), uploads.delta
     )
-    uploads = replace(uploads, delta=delta)
+    stats = total.stats / total.total if total.stats.numel() else federation.models[k].stats
+    uploads = replace(uploads, delta=delta, stats=stats)
+    stats = round.run("server_stats", lambda i, part, _: part.server_stats(view(i)), stats)
     factor: float | Tensor = round.run(
         "server_rate", lambda i, part, _: part.server_rate(view(i)), 1.0
     )
@@ -380,7 +360,6 @@ def _server_step(round: Round, trained: Trained, report: RoundReport) -> None:
         return theta
 
     theta = round.run("after_server_step", anchored, theta)
-    stats = total.stats / total.total if total.stats.numel() else federation.models[k].stats
     federation.models[k] = Model(theta, stats)
 
     def noticed(i: int, part: Part, _: bool) -> bool:

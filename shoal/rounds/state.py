@@ -87,7 +87,8 @@ class Settings:
     seed: int
     rates: Rates  # one rate a local epoch
     participation: int | float = 1.0
-    sampling: str = "fixed"  # or "bernoulli"
+    sampling: str = "fixed"  # see shoal.rounds.cohort
+    candidates: int | None = None  # whose loss is looked at; None: twice the cohort
     cohorts: tuple[tuple[int, ...], ...] | None = None  # the cohort of every round, if prescribed
     uniform: bool = False  # aggregation weights: uniform, or by samples
     batch: int | None = None
@@ -140,6 +141,7 @@ class Federation:
     paid: dict[tuple[int, int], int] = field(default_factory=dict)
     noticed: bool = False
     round: int = 0
+    turn: int = 0  # where members take turns, the lowest number that may be next
 
     @classmethod
     def fresh(cls, settings: Settings, initial: Model, moment: Moment, rate: float) -> Federation:
@@ -187,6 +189,7 @@ class Federation:
             dict(self.paid),
             self.noticed,
             self.round,
+            self.turn,
         )
 
     def become(self, other: Federation) -> None:

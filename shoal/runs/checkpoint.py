@@ -188,6 +188,7 @@ def _frozen_state(
         "ended": [[*key, number] for key, number in federation.ended.items()],
         "paid": [[*key, stage] for key, stage in federation.paid.items()],
         "noticed": federation.noticed,
+        **({"turn": federation.turn} if federation.turn else {}),
         "memories": [
             [client, model, _frozen_memories(entry, add, link)]
             for (client, model), entry in federation.store.entries()
@@ -275,6 +276,7 @@ def _thawed_state(
     for *key, stage in state["paid"]:
         federation.paid |= dict.fromkeys(_of_each_model(key, every), stage)
     federation.noticed, federation.round = state["noticed"], round
+    federation.turn = state.get("turn", 0)
     for client, model, memories in state["memories"]:
         store.put(client, model, tuple(decode_tree(m, tensor) for m in memories))
     return federation

@@ -56,6 +56,11 @@ class RunDir:
         return self.path / "model.safetensors"
 
     @property
+    def best(self) -> Path:
+        """The model of the best round, where ``keep_best`` asks for it."""
+        return self.path / "best.safetensors"
+
+    @property
     def checkpoint(self) -> Path:
         return self.path / "checkpoint"
 
@@ -95,6 +100,14 @@ class RunDir:
     def finished(self) -> bool:
         """``summary.json`` is the last file of a run."""
         return self.summary.exists()
+
+    @property
+    def stopped(self) -> str | None:
+        """Why a finished run stopped before its last round; None if it did not."""
+        if not self.finished:
+            return None
+        told = json.loads(self.summary.read_text(encoding="utf-8")).get("stopped")
+        return None if told is None else str(told)
 
     def check_free(self, force: bool) -> None:
         """Refuse to write over anything but, if forced, an earlier run; and where nobody can."""

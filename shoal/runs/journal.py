@@ -12,6 +12,7 @@ import numpy as np
 
 from shoal.core.errors import UserError
 from shoal.core.files import dump_json, put_in_place, removed_on_failure, sync_file
+from shoal.core.world_protocol import World
 from shoal.rounds.play import ClientReport
 from shoal.runs.directory import RunDir
 
@@ -67,9 +68,14 @@ class Log:
 class Journal:
     """``rounds.jsonl``, and the rows that become ``clients.parquet``."""
 
-    def __init__(self, where: RunDir, lengths: Sequence[int] = (0, 0)) -> None:
+    def __init__(
+        self,
+        where: RunDir,
+        lengths: Sequence[int] = (0, 0),
+        names: Mapping[int, str] | None = None,
+    ) -> None:
         where.checkpoint.mkdir(exist_ok=True)
-        self.where = where
+        self.where, self.names = where, names
         self._rounds = Log(where.rounds, lengths[0])
         self._clients = Log(where.checkpoint / "clients.rows", lengths[1])
         self._shown = 0  # bytes of rows that clients.parquet had when it was last written
@@ -97,7 +103,7 @@ class Journal:
             self.write_table()
 
     def write_table(self) -> None:
-        write_clients(self._clients.path, self.where.clients)
+        write_clients(self._clients.path, self.where.clients, self.names)
         self._shown = self._clients.length
 
     def close(self) -> None:
@@ -123,23 +129,32 @@ def unpacked(content: bytes) -> dict[int, list[ClientReport]]:
     return found
 
 
-def write_clients(rows: Path, target: Path) -> None:
-    """Rows to Parquet, a row group at a time."""
+def names_of(world: World) -> dict[int, str] | None:
+    """The members' names by number, where the world knows them."""
+    names: Sequence[str] | None = getattr(world, "names", None)
+    return None if names is None else dict(enumerate(names))
+
+
+def write_clients(rows: Path, target: Path, names: Mapping[int, str] | None = None) -> None:
+    """Rows to Parquet, a row group at a time, with a column ``name`` where members have names."""
     import pyarrow as pa
 
     schema = pa.schema([(name, pa.from_numpy_dtype(ROW[name])) for name in ROW.names or ()])
     new = target.with_name(f".{target.name}.new")
     with removed_on_failure(new):
-        _write_parquet(new, schema, rows)
+        _write_parquet(new, schema, rows, names)
         sync_file(new)
         new.chmod(0o600)
         put_in_place(new, target)
 
 
-def _write_parquet(new: Path, schema: Any, rows: Path) -> None:
+def _write_parquet(new: Path, schema: Any, rows: Path, names: Mapping[int, str] | None) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    numbers = schema
+    if names is not None:
+        schema = numbers.append(pa.field("name", pa.dictionary(pa.int32(), pa.string())))
     with pq.ParquetWriter(new, schema) as writer, rows.open("rb") as file:
         while chunk := file.read(GROUP * ROW.itemsize):
             table = np.frombuffer(chunk, ROW)
@@ -148,6 +163,9 @@ def _write_parquet(new: Path, schema: Any, rows: Path) -> None:
                 pa.Array.from_buffers(
                     f.type, len(table), [None, pa.py_buffer(table[f.name].copy())]
                 )
-                for f in schema
+                for f in numbers
             ]
+            if names is not None:
+                told = [names.get(client, str(client)) for client in table["client"].tolist()]
+                columns.append(pa.array(told, pa.string()).dictionary_encode())
             writer.write_table(pa.Table.from_arrays(columns, schema=schema))

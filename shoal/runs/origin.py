@@ -48,7 +48,8 @@ class Origin:
     modules outside the package.
 
     ``config`` is the hash of the config (see :func:`shoal.runs.run.config_hash`), ``config_0_1``
-    the hash that a run of version 0.1 has in its first checkpoints.
+    the hash that a run of version 0.1 has in its first checkpoints, ``earlier`` those that it had
+    before it was made longer.
     """
 
     data: Mapping[str, str]
@@ -59,9 +60,13 @@ class Origin:
     config_0_1: str = ""
     engines: Mapping[str, str] = field(default_factory=dict)  # from which round on: engine, device
     format: int = FORMAT
+    earlier: tuple[str, ...] = ()  # hashes of the config when its world had fewer rounds
 
     def values(self) -> dict[str, Any]:
-        return asdict(self)
+        found = asdict(self)
+        if not self.earlier:
+            del found["earlier"]
+        return found
 
     def write(self, path: Path) -> None:
         write_text(path, dump_json(self.values(), indent=1) + "\n")
@@ -75,7 +80,7 @@ def read_origin(path: Path) -> Origin | None:
         values = json.loads(path.read_text(encoding="utf-8"))
         if values["format"] != FORMAT:
             raise UserError(f"{path} has format {values['format']}; this version reads {FORMAT}")
-        return Origin(**values)
+        return Origin(**{**values, "earlier": tuple(values.get("earlier", ()))})
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} cannot be read ({error}); put it back, or delete it to go on "
                         "without a check of the data and the code") from None  # fmt: skip

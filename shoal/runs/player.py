@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -15,17 +15,19 @@ from shoal.config.build import RunPlan
 from shoal.core import tree
 from shoal.core.errors import UserError
 from shoal.core.notes import notes_of
-from shoal.core.world_protocol import Moment
+from shoal.core.world_protocol import Moment, World, called
 from shoal.engines.api import Engine
 from shoal.engines.choose import make_engine
 from shoal.engines.client_round import ClientProgram
 from shoal.engines.loop import Loop
+from shoal.engines.workers.connect import Cluster
 from shoal.methods.method import Attributes
 from shoal.rounds.evaluate import as_trained, local_scores, scored, train_accuracy
 from shoal.rounds.orders import FROZEN, frozen_bytes, once_bytes
 from shoal.rounds.play import ClientReport, RoundReport, play_round
 from shoal.rounds.state import Federation, Round, Settings
 from shoal.rounds.uploads import NOT_FINITE
+from shoal.worlds.world import Composed
 
 Record = dict[str, Any]
 Observed = Callable[[Moment, RoundReport], Record]
@@ -63,9 +65,8 @@ class Player:
     ) -> None:
         self.plan, self.settings, self.observed = plan, plan.settings, observed
         config = plan.config
-        self.engine = engine or make_engine(
-            config.engine, config.threads, config.workers, config.address
-        )
+        cluster = Cluster(**config.ray.model_dump(exclude={"gpus_per_worker"}))
+        self.engine = engine or make_engine(config.engine, config.threads, cluster)
         self.notes = notes_of(self.engine)
         # how long batches are padded is not known before members of a real federation are here
         self.notes.add(*(_notes_of_the_plan(plan) if observed is None else plan.notes))
@@ -111,7 +112,7 @@ class Player:
         if report.abandoned:
             infinite = [r.reason == NOT_FINITE for r in report.rejected]
             apart = bool(infinite) and all(infinite)
-            raise RoundFailedError(_sentence(round, report), round, apart)
+            raise RoundFailedError(_sentence(round, report, world), round, apart)
         record = self._record(moment, report) | local
         clients = _with_accuracy(report.clients, record.pop("by_member", {}))
         self.federation.round = round + 1
@@ -143,7 +144,7 @@ class Player:
             record |= self._scored(moment)
         record |= {
             **report.costs(),
-            "rejected": [{"client": r.client, "reason": r.reason} for r in report.rejected],
+            **self._named(moment, report),
         }
         if self.observed is not None:
             record |= {"source": "real", **self.observed(moment, report)}
@@ -152,6 +153,25 @@ class Player:
         if self.plan.config.problem is not None:
             record["theta"] = self.federation.models[0].theta.tolist()
         return record | dict(reported(report.figures, record))
+
+    def _named(self, moment: Moment, report: RoundReport) -> Record:
+        """Refusals; and the date and the cohort's names, in a world that knows them."""
+        world = self.plan.world
+        names: Sequence[str] | None = getattr(world, "names", None)
+        date = world.when(moment.round) if isinstance(world, Composed) else None
+        rejected = [
+            {
+                "client": r.client,
+                **({} if names is None else {"name": names[r.client]}),
+                "reason": r.reason,
+            }
+            for r in report.rejected
+        ]
+        return {
+            "rejected": rejected,
+            **({} if date is None else {"date": date}),
+            **({} if names is None else {"cohort_names": [names[m] for m in report.cohort]}),
+        }
 
     def _scored(self, moment: Moment) -> Record:
         """What evaluation finds, and the seconds it takes."""
@@ -255,8 +275,8 @@ def _notes_of_the_plan(plan: RunPlan) -> list[str]:
     return found
 
 
-def _sentence(round: int, report: RoundReport) -> str:
-    reasons = {f"client {r.client}: {r.reason}" for r in report.rejected}
+def _sentence(round: int, report: RoundReport, world: World) -> str:
+    reasons = {f"{called(world, r.client)}: {r.reason}" for r in report.rejected}
     shown = f" ({'; '.join(sorted(reasons)[:3])})" if reasons else ""
     return (
         f"round {round} was abandoned: too few uploads were accepted in "

@@ -15,13 +15,13 @@ from typing import IO, Any
 import torch
 from safetensors.torch import save
 
-from shoal.config import Config, load_run, read
+from shoal.config import Config, from_mapping, load_run, read
 from shoal.config.build import RunPlan, build
 from shoal.config.own_names import import_own
 from shoal.config.read import applied
 from shoal.config.version_0_1 import as_hashed_before
 from shoal.core import files
-from shoal.core.errors import UserError
+from shoal.core.errors import LostMachinesError, UserError
 from shoal.core.files import disk_is_full, dump_json, dump_yaml, write_bytes, write_text
 from shoal.core.old_names import spelled_as_0_1
 from shoal.core.types import ClientData
@@ -30,7 +30,8 @@ from shoal.rounds.state import Federation
 from shoal.runs import checkpoint
 from shoal.runs import directory as diverged
 from shoal.runs.directory import RunDir
-from shoal.runs.journal import Journal
+from shoal.runs.journal import Journal, names_of
+from shoal.runs.longer import check_same_past, lengthened
 from shoal.runs.origin import (
     Origin,
     check_code,
@@ -41,14 +42,24 @@ from shoal.runs.origin import (
 )
 from shoal.runs.player import Player, Record, RoundFailedError
 from shoal.runs.records import read_rounds
+from shoal.runs.stopping import BestModel, reached
 from shoal.runs.summary import summary
 from shoal.worlds.members.ids import spread
 
 AUTO_SECONDS = 20.0  # between two checkpoints, when the config leaves it to us
 # Keys that say where and how a run is computed, not what: a run may be resumed with others.
-ELSEWHERE = ("format", "engine", "engine_reason", "workers", "threads", "address", "device")
+ELSEWHERE = (
+    "format", "engine", "engine_reason", "threads", "ray", "workers", "address", "device",
+    "until", "keep_best",
+)  # fmt: skip
 # Keys that say where files are; what is in them has a digest in origin.json or world.json.
-PATHS = (("data", "path"), ("model", "init"), ("world", "file"), ("world", "available", "path"))
+PATHS = (
+    ("data", "path"),
+    ("model", "init"),
+    ("world", "file"),
+    ("world", "members"),
+    ("world", "available", "path"),
+)
 Planner = Callable[[Config], RunPlan]
 Watcher = Callable[[Record, int], None]  # the record of a round, and the number of rounds
 Say = Callable[[str], None]
@@ -72,9 +83,12 @@ class DurableRun:
     ) -> None:
         self.where, self.player, self.plan = where, player, player.plan
         self._lock, self._hash = held, config_hash
-        self.journal = Journal(where, saved.lengths if saved else (0, 0))
+        lengths = saved.lengths if saved else (0, 0)
+        self.journal = Journal(where, lengths, names_of(self.plan.world))
         if saved is None:
             player.federation.store.use_folder(where.checkpoint / checkpoint.MEMORIES)
+        rounds, metric = player.federation.round, player.plan.config.keep_best
+        self.best = None if metric is None else BestModel.kept(metric, where.best, rounds)
         # what a checkpoint would hold: replaced as a whole once a round is written down
         self._good = (self.player.federation, self.journal.lengths)
         self._saved_round = saved.federation.round if saved else -1
@@ -106,24 +120,31 @@ class DurableRun:
         planned: Planner = build,
         changes: Sequence[str] = (),
         accept_code: bool = False,
+        more: int = 0,
     ) -> DurableRun:
         """The run in a directory, where its newest good checkpoint left it.
 
-        ``changes`` (``key=value``) may say another engine or device, or where the data are now;
-        anything else would make it another run. Code of the user's must be the same, unless
-        ``accept_code``.
+        ``changes`` (``key=value``) may say another engine or device, where the data are now, or
+        when to stop; anything else would make it another run. Code of the user's must be the same,
+        unless ``accept_code``. With ``more``, its world lasts so many rounds longer.
         """
         where = RunDir(directory)
         where.check_run()
         where.check_simulated()
-        if where.finished:
+        if where.finished and where.stopped is None and not more:
             raise UserError(f"{directory} is finished; there is nothing to resume")
         if (round := diverged.diverged(directory)) is not None:
             raise RoundFailedError(diverged.why(directory), round, True)
+        if where.stopped is not None:  # it goes on, unless it is told when to stop again
+            changes = ("until=null", *changes)
         with _telling_full_disk(where):
             where.checkpoint.mkdir(exist_ok=True)
             held = files.hold(where.lock, directory)
             try:
+                if more:
+                    plan = _lengthen(where, planned, more)
+                    planned = planned if changes else lambda _: plan
+                where.summary.unlink(missing_ok=True)
                 return cls._resumed(where, held, say, planned, changes, accept_code)
             except BaseException:
                 held.close()
@@ -149,9 +170,10 @@ class DurableRun:
                 f"{where.origin} is missing, so data and code cannot be compared with those of "
                 "the run's start; put it back, or start a new run"
             )
-        if old is not None and old.config not in ("", now):
+        earlier = () if old is None else old.earlier
+        if old is not None and old.config not in ("", now) and now not in earlier:
             raise checkpoint.another_config(where.path)
-        known = {told}
+        known = {told, *earlier}
         if old is not None and old.config == now and old.config_0_1:
             known.add(old.config_0_1)
         check_code(where, old, config, accept_code)
@@ -173,39 +195,56 @@ class DurableRun:
             origin.write(where.origin)
         return cls(where, player, held, told, saved)
 
-    def play(self, watch: Watcher | None = None) -> None:
-        """Play what is left. Whatever stops it, the directory can be resumed.
+    def play(self, watch: Watcher | None = None, seconds: float = math.inf) -> None:
+        """Play what is left, at most for so long. Whatever stops it, the directory can be resumed.
 
         A run that has diverged is not played on: :class:`~shoal.runs.player.RoundFailedError` says
         so.
         """
         try:
             with _telling_full_disk(self.where):
-                self._play(watch)
+                self._play(watch, time.monotonic() + seconds)
         finally:
             self.close()
 
-    def _play(self, watch: Watcher | None) -> None:
+    def _play(self, watch: Watcher | None, until: float) -> None:
+        stopped: str | None = None
         try:
-            while not self.player.done:
+            while not self.player.done and stopped is None:
                 record, clients = self.player.play()
                 self.journal.append(record, clients)
                 self._good = (self.player.federation, self.journal.lengths)
+                if self.best is not None:
+                    self.best.look(record, self.player.tensors())
                 if watch is not None:
                     watch(record, self.player.rounds)
                 self._check_loss(record)
+                stopped = self._stopped(record, until)
                 if self._due():
                     self._checkpoint()
-            self._finish()
+            self._finish(None if self.player.done else stopped)
         except RoundFailedError as error:
             self._checkpoint()
             sentence = f"{error}; {self._advice(error)}"
             if error.diverged:
                 diverged.note(self.where.path, error.round, sentence)
             raise RoundFailedError(sentence, error.round, error.diverged) from None
+        except LostMachinesError as error:
+            self._checkpoint()
+            raise UserError(
+                f"{error}; go on, also on another cluster (--set ray.address=...) or on this "
+                f"machine alone (--engine auto), with: shoal resume {self.where.path}"
+            ) from None
         except KeyboardInterrupt:
             self._checkpoint()
             raise
+
+    def _stopped(self, record: Record, until: float) -> str | None:
+        """Why the run ends with this round, if it does."""
+        config = self.plan.config
+        if config.until and (said := reached(record, config.until)) is not None:
+            return said
+        return "the time is up" if time.monotonic() >= until else None
 
     def _check_loss(self, record: Record) -> None:
         """A loss that is not finite, or far above the initial one, ends the run; it is recorded."""
@@ -235,19 +274,25 @@ class DurableRun:
     def _checkpoint(self) -> None:
         federation, lengths = self._good
         if federation.round != self._saved_round:
+            if self.best is not None:
+                self.best.write()
             self.journal.sync()
             checkpoint.save(self.where.checkpoint, federation, lengths, self._hash)
             self._saved_round = federation.round
         self.journal.refresh_table()
         self._saved_at = time.monotonic()
 
-    def _finish(self) -> None:
+    def _finish(self, stopped: str | None) -> None:
         """The last files; ``summary.json`` comes last and says that the run is finished."""
         self._checkpoint()
         self.journal.write_table()
         write_model(self.player, self.where.model)
-        records = read_rounds(self.where.rounds)
-        write_text(self.where.summary, dump_json(summary(self.plan, records), indent=2) + "\n")
+        found = summary(self.plan, read_rounds(self.where.rounds))
+        if stopped is not None:
+            found["stopped"] = stopped
+        if self.best is not None and self.best.round >= 0:
+            found["best"] = self.best.plain()
+        write_text(self.where.summary, dump_json(found, indent=2) + "\n")
 
     def close(self) -> None:
         self.journal.close()
@@ -276,9 +321,29 @@ def config_hash(values: Mapping[str, Any]) -> str:
         inner: Any = kept
         for step in steps:
             inner = inner.get(step) if isinstance(inner, dict) else None
-        if isinstance(inner, dict) and inner.get(last) not in (None, "random"):
+        if isinstance(inner, dict) and isinstance(inner.get(last), str) and inner[last] != "random":
             inner[last] = "a path"
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
+
+
+def _lengthen(where: RunDir, planned: Planner, more: int) -> RunPlan:
+    """Write down that the world of a run lasts longer, and make the plan of it; what was played
+    stays as it is. ``origin.json`` comes first: it knows both configs."""
+    written, _ = read(where.config)
+    old = read_origin(where.origin)
+    if old is None or written.get("format") != 2:
+        raise UserError(f"{where.path} was started by version 0.1, whose runs stay as long as they "
+                        "are; start a new run")  # fmt: skip
+    past: dict[str, Any] = json.loads(where.world.read_text(encoding="utf-8"))
+    rounds = past["rounds"] if "rounds" in past else sum(s["rounds"] for s in past["segments"])
+    plan = planned(from_mapping(lengthened(written, rounds, more)))
+    check_same_past(plan.world, past, rounds)
+    values, before = plan.config.complete(), config_hash(written)
+    earlier = tuple(dict.fromkeys((*old.earlier, old.config, before)))
+    replace(old, config=config_hash(values), earlier=earlier).write(where.origin)
+    write_text(where.world, dump_json(plan.world.saved()) + "\n")
+    write_text(where.config, dump_yaml(values))
+    return plan
 
 
 def hash_of_0_1(values: Mapping[str, Any]) -> str:
@@ -290,8 +355,8 @@ def _check_changes(written: Mapping[str, Any], changes: Sequence[str]) -> None:
     for change in changes:
         if config_hash(applied(written, [change])) != config_hash(applied(written, [])):
             raise UserError(
-                f"--set {change}: would make it another run; engine, workers, address, device and "
-                "the paths of files may change, so start a new run"
+                f"--set {change}: would make it another run; engine, threads, ray, device and the "
+                "paths of files may change, so start a new run"
             )
 
 
@@ -318,7 +383,13 @@ def _checked_origin(
         engines[str(round)] = after
     if old is None:
         return replace(origin, engines=engines)
-    return replace(origin, config=old.config, config_0_1=old.config_0_1, engines=engines)
+    return replace(
+        origin,
+        config=old.config,
+        config_0_1=old.config_0_1,
+        engines=engines,
+        earlier=old.earlier,
+    )
 
 
 def _computed_by(config: Config) -> str:

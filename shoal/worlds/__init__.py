@@ -5,6 +5,8 @@
 - held_out   rows split off first, so that a member can be scored on rows that nobody trains on
 - world      the world that puts members, holdings and changes together
 - own_rows   the rows that one member is scored on
+- periods     time cut into periods, and rounds played in each
+- calendar    who is here by a member table, by the dates of rows, or by a trace
 - build      from a spec to a world
 - saved      ``world.json``, written and read
 - drawing    timelines as text and as PNG

@@ -11,13 +11,24 @@ from shoal.core.errors import UserError, suggestion
 from shoal.core.old_names import todays_world
 from shoal.core.types import TARGET_WORDS, Kind
 from shoal.data.sources import Dataset
+from shoal.data.time_column import plain_dates
+from shoal.worlds.calendar import CALENDARS, lay_dates, read_timetable, rounds_of, sessions_by_trace
+from shoal.worlds.changes.arrivals import Arrivals
 from shoal.worlds.changes.concepts import Concepts, read_drifts
 from shoal.worlds.changes.input_bias import read_bias, with_bias
 from shoal.worlds.changes.input_domains import lay_out
-from shoal.worlds.changes.stages import Stage, StagePlan, hold, read_plan, read_stream, with_unseen
+from shoal.worlds.changes.stages import (
+    Stage,
+    StagePlan,
+    Stream,
+    hold,
+    read_plan,
+    read_stream,
+    with_unseen,
+)
 from shoal.worlds.held_out import hold_out
 from shoal.worlds.members.availability import CHECKED, read_available
-from shoal.worlds.members.holdings import Parts, complete_partition, read_holders
+from shoal.worlds.members.holdings import Parts, complete_partition, member_names, read_holders
 from shoal.worlds.members.membership import Membership, churn, read_flow, still
 from shoal.worlds.members.population import group_labels, natural_clients
 from shoal.worlds.members.population import names as partitions
@@ -56,7 +67,7 @@ def assemble(
     drawn: Sequence[Parts | None] | None = None,
 ) -> Composed:
     """Like :func:`build`; ``drawn`` gives the assignments of each stage instead of drawing them."""
-    spec = todays_world(spec)
+    spec = plain_dates(todays_world(spec))
     classes = dataset.label_classes
     if classes is None:
         spec = _of_any_rows(spec, dataset)
@@ -66,8 +77,9 @@ def assemble(
         raise UserError(f"validation is {validation!r}; it must be at least 0 and below 1.")
     if held_out is not None and not 0.0 < held_out < 1.0:
         raise UserError(f"held_out is {held_out!r}; it must be above 0 and below 1, or None.")
-    holders = read_holders(reader, dataset, seed)
-    members = holders.members
+    table = read_timetable(reader, dataset)
+    holders = read_holders(reader, dataset, seed, table.listed)
+    members, names = holders.members, member_names(dataset, holders)
     plan = read_plan(reader, classes)
     membership = still(members)
     if reader.given("poisson"):
@@ -81,7 +93,7 @@ def assemble(
         if copied and labels is None:
             reader.bad("shared", "left out unless labels is 'split'")
         holders = replace(holders, groups=membership.groups, labels=labels, copied=copied)
-    rounds = _rounds(reader, membership.rounds, plan)
+    rounds = rounds_of(reader, table) if table.dated else _rounds(reader, membership.rounds, plan)
     plan = with_unseen(plan, reader, membership, rounds, classes)
     concepts = Concepts(members, classes or 0)
     if reader.raw("name") == "drift" or reader.given("drift"):
@@ -89,8 +101,18 @@ def assemble(
     hidden = _hidden(reader)
     pool, test_pool, blocks = lay_out(dataset, plan.domains, seed)
     stages = hold(plan, holders, blocks, drawn)
-    available = read_available(reader.raw("available"), seed)
-    stream = read_stream(reader.raw("stream"), rounds, holders.samples is not None)
+    available = read_available(reader.raw("available"), seed, members, names, table.periods)
+    notes: tuple[str, ...] = ()
+    if table.dated:
+        membership, available, notes = lay_dates(
+            reader, table, stages[0], members, names, available, rounds
+        )
+    by_trace = sessions_by_trace(available, membership, rounds, members, names)
+    if by_trace is not None:
+        membership, available = by_trace, None
+    stream: Stream | Arrivals | None = table.arrivals
+    if stream is None:
+        stream = read_stream(reader.raw("stream"), rounds, holders.samples is not None)
     if held_out is not None and stream is None:  # in a stream the next rows are for scores
         stages = hold_out(stages, members, held_out, seed, _tested(spec))
     bias = read_bias(reader.raw("bias"), seed)
@@ -100,6 +122,7 @@ def assemble(
     world = Composed(
         dict(spec), seed, float(validation), rounds, members, classes, pool, test_pool,
         membership, concepts, stages, hidden, available, stream, bias, settled, held_out,
+        names, table.periods, notes,
     )  # fmt: skip
     _check_reached(world)
     return world
@@ -131,7 +154,7 @@ def _of_any_rows(spec: Any, dataset: Dataset) -> Any:
                         f"out.")  # fmt: skip
     named = spec.get("partition")
     if named is None:
-        return {**spec, "partition": "iid"}
+        return {**spec, "partition": "natural" if spec.get("name") in CALENDARS else "iid"}
     name = named.get("name") if isinstance(named, Mapping) else named
     if name not in OF_ANY_ROWS and name in partitions():
         raise UserError(f"partition {name!r} deals rows by their class, and {y}; take "
@@ -145,6 +168,8 @@ def _writable(spec: Any) -> dict[str, Any]:
         read_world(spec)  # which refuses it
     out = copy.deepcopy(dict(spec))
     if isinstance(out.get("name"), str) and out["name"] in KEYS:
+        if out["name"] in CALENDARS and out.get("partition") is None:
+            out["partition"] = "natural"  # who is here when is said of members that the data name
         out["partition"] = complete_partition(out.get("partition"), lazy=out.get("lazy") is True)
     if isinstance(out.get("available"), str):
         out["available"] = {"name": out["available"]}

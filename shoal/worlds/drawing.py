@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.worlds.changes.arrivals import Arrivals
 from shoal.worlds.changes.stages import stage_at
 from shoal.worlds.members.ids import Spans, ids_of, spread
 from shoal.worlds.world import Composed
@@ -37,6 +38,11 @@ def described(world: Composed) -> str:
     """How the window moves, in one line; empty where there is no stream."""
     if world.stream is None:
         return ""
+    if isinstance(world.stream, Arrivals):
+        window = world.stream.window
+        rows = "all so far" if window is None else f"of its last {_count(window, 'period')}"
+        last = world.stream.periods.name(world.stream.count - 1)
+        return f"a member holds the rows {rows}; the last period, from {last} on, is scored only"
     sizes = [n for stage in world.stages for n in stage.population.sizes()]
     held, new = world.stream.size(max(sizes)), max(sizes) / (world.stream.rounds + 1)
     return f"a member holds its last {held:,} rows; about {new:,.1f} new ones come every round"
@@ -109,14 +115,17 @@ def text(world: Composed) -> str:
     times = shown.columns
     lines = [
         _fit(f"world {world.spec.get('name')}: {_count(world.members, 'member')}, "
-             f"{_count(world.rounds, 'round')}, {_count(len(world.shifts), 'shift')}"),
+             f"{_count(world.rounds, 'round')}, {_count(len(world.shifts), 'shift')}"
+             f"{_dates(world)}"),
         _row("round", _ruler(times)),
         _row("session", "".join(_digit(world.membership.session(t.start)) for t in times)),
         _row("stage", "".join(_digit(stage_at(world.stages, t.start)) for t in times)),
         _row("shift", "".join(_mark(world, t) for t in times)),
     ]  # fmt: skip
     for run, cells, shares in zip(shown.rows, shown.cells, shown.shares, strict=True):
-        lines.append(_row(_name(run), "".join(map(_symbol, cells, shares))))
+        lines.append(
+            _row(_fit(_name(world, run), _MARGIN - 1), "".join(map(_symbol, cells, shares)))
+        )
     lines += ["", "digit: concept of a member that is here   .: absent   |: announced   ?: hidden"]
     if any(0 < share <= 0.5 for shares in shown.shares for share in shares):
         lines.append(",: half of the members or fewer are here")
@@ -149,7 +158,10 @@ def _classes(labels: Sequence[int]) -> str:
 def events(world: Composed) -> list[str]:
     """One line a shift."""
     lines = [
-        _fit(f"{s.round:>6}  {'announced' if s.announced else 'hidden':<10}{s.note}")
+        _fit(
+            f"{s.round:>6}  {_date(world, s.round)}{'announced' if s.announced else 'hidden':<10}"
+            f"{s.note}"
+        )  # fmt: skip
         for s in world.shifts.values()
     ]
     if not lines and world.stream is not None:
@@ -187,7 +199,21 @@ def _digit(number: int) -> str:
     return "0123456789abcdefghijklmnopqrstuvwxyz"[number] if number < 36 else "+"
 
 
-def _name(run: range) -> str:
+def _date(world: Composed, round: int) -> str:
+    when = world.when(round)
+    return "" if when is None else f"{when:<12}"
+
+
+def _dates(world: Composed) -> str:
+    """From when to when, where there is a calendar."""
+    first, last = world.when(0), world.when(world.rounds - 1)
+    return "" if first is None else f", {first} to {last}"
+
+
+def _name(world: Composed, run: range) -> str:
+    if world.names is not None:
+        first, last = world.names[run.start], world.names[run.stop - 1]
+        return first if len(run) == 1 else f"{first} - {last}"
     return f"member {run.start}" if len(run) == 1 else f"members {run.start}-{run.stop - 1}"
 
 
@@ -235,8 +261,11 @@ def png(world: Composed, path: str | Path) -> None:
     _labels(lower, world)
     for axes in (upper, lower):
         _shifts(axes, world)
-        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+        if axes is upper and world.names is not None and world.members <= _PICTURE_ROWS:
+            axes.set_yticks([m + 0.5 for m in range(world.members)], world.names, fontsize=7)
+        else:
+            axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+            axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
         axes.set_xlim(0, world.rounds)
         axes.spines[["top", "right"]].set_visible(False)
     _legend(figure, world, shown)

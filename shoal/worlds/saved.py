@@ -67,11 +67,11 @@ def from_file(
     return world
 
 
-def domains_of(options: Mapping[str, Any]) -> Any:
-    """The domains that the spec in the file names, if any."""
+def spec_in_file(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What the file says of the world, before it is drawn."""
     saved = _read(file_of(options))
     spec = saved.get("spec") if isinstance(saved, Mapping) else None
-    return spec.get("domains") if isinstance(spec, Mapping) else None
+    return spec if isinstance(spec, Mapping) else {}
 
 
 def file_of(options: Mapping[str, Any]) -> Path:
@@ -100,6 +100,8 @@ def _parts(held: Mapping[str, Any]) -> list[Rows] | None:
 
 def _compare(now: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
     for key in now:
+        if key == "names" and key not in saved:
+            continue  # written before members had names
         if now[key] != saved.get(key):
             hint = "load the data set it was drawn on" if key == "labels" else "draw it again"
             raise UserError(f"the saved world disagrees with this program about {key!r}; {hint}.")

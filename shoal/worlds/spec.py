@@ -17,6 +17,7 @@ CHURN = (
     "present", "arrive", "leave", "poisson",
 )  # fmt: skip
 DRIFT = ("drift",)
+CALENDAR = ("origin", "period", "rounds_per_period")
 DOMAINS = ("domains", "rounds_per_stage")
 CLASSES = ("stages", "classes", "cumulative", "rounds_per_stage")
 KEYS: dict[str, tuple[str, ...]] = {
@@ -25,6 +26,20 @@ KEYS: dict[str, tuple[str, ...]] = {
     "drift": (*COMMON, "rounds", *DRIFT),
     "domains": (*COMMON, *DOMAINS),
     "classes": (*COMMON, *CLASSES),
+    "table": (*COMMON, "rounds", *CALENDAR),
+    "dated": (
+        "name",
+        "members",
+        "partition",
+        "lazy",
+        "hidden",
+        "available",
+        "rounds",
+        "column",
+        "unit",
+        "window",
+        *CALENDAR,
+    ),
     "mixed": tuple(dict.fromkeys((*COMMON, "rounds", *CHURN, *DRIFT, *DOMAINS, *CLASSES))),
 }
 

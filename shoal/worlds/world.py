@@ -17,6 +17,7 @@ from torch import Tensor
 from shoal.core import rng
 from shoal.core.types import ClientData, Kind, Pool, Shift
 from shoal.core.world_protocol import Moment
+from shoal.worlds.changes.arrivals import Arrivals
 from shoal.worlds.changes.concepts import Concepts
 from shoal.worlds.changes.input_bias import Bias
 from shoal.worlds.changes.stages import Stage, Stream, shifts, stage_at
@@ -25,6 +26,7 @@ from shoal.worlds.members.availability import Availability
 from shoal.worlds.members.ids import MemberIds, Recent, ids_of, pairs, spread
 from shoal.worlds.members.membership import Flow, Membership
 from shoal.worlds.members.population import Labels, Rows
+from shoal.worlds.periods import Periods
 
 # ---- cache ---------------------------------------------------------------------------------------
 # A bounded memory of client data.
@@ -85,10 +87,13 @@ class Composed:
     stages: tuple[Stage, ...]
     hidden: frozenset[Kind] = frozenset()
     available: Availability | None = None
-    stream: Stream | None = None
+    stream: Stream | Arrivals | None = None
     bias: Bias | None = None  # what the pool's rows have on them already
     settled: Mapping[str, Any] = field(default_factory=dict)  # the spec, every default written out
     own_share: float | None = None  # of each client's rows, split off first for its own score
+    names: tuple[str, ...] | None = None  # of the members, by number; None: they are numbers
+    periods: Periods | None = None  # what rounds are in time
+    notes: tuple[str, ...] = ()  # what a user should know of it
     cache: DataCache = field(default_factory=DataCache, repr=False)
     _here: Recent[int, Sequence[int]] = field(default_factory=Recent, repr=False)
     _sets: Recent[Any, dict[str, ClientData]] = field(default_factory=Recent, repr=False)
@@ -100,15 +105,14 @@ class Composed:
 
     @cached_property
     def pad(self) -> int:
-        found = {
-            n
-            for stage in self.stages
-            for n in (
-                stage.population.sizes() if stage.apart is None else stage.apart.train_sizes()
-            )
-        }
-        if self.stream is not None:
-            found = {self.stream.size(n) for n in found}
+        found: set[int] = set()
+        for stage in self.stages:
+            if self.stream is not None:
+                found |= self.stream.sizes(stage.population, self.members)
+            elif stage.apart is not None:
+                found |= stage.apart.train_sizes()
+            else:
+                found |= stage.population.sizes()
         sizes = {n - self.held_out(n) for n in found}
         return max(sizes) if len(sizes) > 1 else 0
 
@@ -163,11 +167,11 @@ class Composed:
         return self._data(client, round, False)
 
     def block(self, client: int, round: int) -> tuple[int, int, tuple[int, ...]]:
-        """Every round brings new data in a stream. Else data stand: the rows until the stage
-        changes, their labels until a concept gives those classes others. What comes back is the
-        block of before."""
+        """Every round brings new data in a stream, every period in a dated world. Else data stand:
+        the rows until the stage changes, their labels until a concept gives those classes others.
+        What comes back is the block of before."""
         if self.stream is not None:
-            return round, 0, ()
+            return self.stream.slot(round), 0, ()
         now = self.stages[stage_at(self.stages, round)]
         same = (s.population is now.population and s.block is now.block for s in self.stages)
         rows = list(same).index(True)
@@ -195,7 +199,7 @@ class Composed:
         """Rows of the client's that no model of the run is trained or validated on before: in a
         stream those it meets next, else those that were split off; None where it has none."""
         stage, concept = stage_at(self.stages, round), self.concepts.concept(client, round)
-        key = ("own", client, concept, stage, round if self.stream is not None else 0)
+        key = ("own", client, concept, stage, self._slot(round))
         data = self.cache.get(key)
         if data is not None:
             return data
@@ -209,6 +213,19 @@ class Composed:
             return None
         return self.cache.put(key, self._trained_rows(part, rows, concept))
 
+    def _slot(self, round: int) -> int:
+        return 0 if self.stream is None else self.stream.slot(round)
+
+    def when(self, round: int) -> str | None:
+        """When the round's period begins; None in a world without a calendar."""
+        return None if self.periods is None else self.periods.name(round // self.periods.rounds)
+
+    @cached_property
+    def _dealt(self) -> Rows:
+        """Rows that are somebody's, in the first stage."""
+        population = self.stages[0].population
+        return np.sort(np.concatenate([population.rows(m) for m in range(self.members)]))
+
     def _trained_rows(self, part: Stage, rows: Rows, concept: int) -> ClientData:
         """Rows of the training pool, labels as a concept has them."""
         index = torch.from_numpy(rows + part.block.train).to(self.pool.y.device)
@@ -218,7 +235,7 @@ class Composed:
     def _data(self, client: int, round: int, held: bool, concept: int | None = None) -> ClientData:
         stage = stage_at(self.stages, round)
         concept = self.concepts.concept(client, round) if concept is None else concept
-        key = (client, concept, stage, held, round if self.stream is not None else 0)
+        key = (client, concept, stage, held, self._slot(round))
         data = self.cache.get(key)
         if data is not None:
             return data
@@ -246,11 +263,14 @@ class Composed:
         present, and only there when they are several (``concept_shares`` weighs them).
 
         ``active``: test rows of the current stage's domain whose class a member present holds.
-        In a stream it is what members here (1,000 evenly spaced ones of more) meet next.
+        In a stream it is what members here (1,000 evenly spaced ones of more) meet next, in a dated
+        world all rows of the next period.
         ``global``: the test rows of all domains of the world. ``task s``: those of stage s (its
         domain, or its classes), for every stage so far, when the world has several.
         ``ahead s``: the same for the next stage, in the last round before it begins.
         """
+        if isinstance(self.stream, Arrivals):
+            return self._sets.get(self.stream.slot(round), lambda: self._sets_at(round))
         if self.stream is not None:
             return self._sets_at(round)
         upcoming = round + 1 in {stage.start for stage in self.stages}
@@ -281,6 +301,8 @@ class Composed:
         stage = self.stages[stage_at(self.stages, round)]
         if self.stream is None:
             return self._test(self._test_rows(stage, self.held(round)), concept)
+        if isinstance(self.stream, Arrivals):
+            return self._trained_rows(stage, self.stream.ahead(self._dealt, round), concept)
         mine = [np.sort(stage.population.rows(m)) for m in spread(self.here(round), 1000)]
         rows = np.concatenate([self.stream.ahead(r, round) for r in mine])
         if not len(rows):  # nobody has so many rows as there are rounds
@@ -329,6 +351,8 @@ def as_json(world: Composed) -> dict[str, Any]:
         "sessions": _sessions(world),
         "available": None if world.available is None else world.available.saved(),
         **_bias(world),
+        **({} if world.names is None else {"names": list(world.names)}),
+        **_calendar(world),
         "drifts": [
             {"kind": d.kind, "map": list(d.mapping), "rounds": list(d.rounds),
              "reached": list(d.reached), "key": str(d.key)}
@@ -347,6 +371,19 @@ def _bias(world: Composed) -> dict[str, Any]:
     if world.bias is None:
         return {}
     return {"bias": world.bias.saved(world.pool, world.members, world.classes)}
+
+
+def _calendar(world: Composed) -> dict[str, Any]:
+    """When periods begin, and in a dated world a digest of the period of every row."""
+    periods, stream = world.periods, world.stream
+    if periods is None:
+        return {}
+    count = -(-world.rounds // periods.rounds)
+    rows = {}
+    if isinstance(stream, Arrivals):
+        rows = {"rows": sha256(stream.slots.tobytes()).hexdigest()[:16]}
+    begins = [periods.name(p) for p in range(count)]
+    return {"calendar": {"rounds_per_period": periods.rounds, "begins": begins, **rows}}
 
 
 def _sessions(world: Composed) -> list[dict[str, Any]]:

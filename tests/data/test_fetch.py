@@ -16,6 +16,10 @@ from shoal.data.download import About, Remote, fetch, find, locate
 BODY = bytes(range(256)) * 1000
 MD5 = hashlib.md5(BODY).hexdigest()
 SHA = hashlib.sha256(BODY).hexdigest()
+GIT = {
+    "git": "ed99543dba99b885850a5e5a6bf95545aaa9754c",
+    "size": 256_000,
+}  # as git hash-object says
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -58,7 +62,7 @@ def left(folder: Path) -> list[str]:
     return sorted(p.name for p in folder.rglob("*") if p.is_file())
 
 
-@pytest.mark.parametrize("sums", [{"md5": MD5}, {"sha256": SHA}, {"sha256": SHA, "md5": "no"}])
+@pytest.mark.parametrize("sums", [{"md5": MD5}, {"sha256": SHA}, {"sha256": SHA, "md5": "no"}, GIT])
 def test_a_good_file_is_kept_under_its_name_and_fetched_once(
     server: str, tmp_path: Path, sums: dict[str, str]
 ) -> None:
@@ -90,6 +94,7 @@ def test_without_a_published_checksum_the_first_fetch_binds_later_ones(
     [
         ("/good", {"md5": "0" * 32}, "has the md5 .* published is 0000.*not kept"),
         ("/good", {"sha256": "0" * 64}, "has the sha256"),
+        ("/good", {"git": "0" * 40, "size": 256_000}, "has the git"),
         ("/good", {"size": 5}, "gave 256,000 of 5 bytes"),
         ("/short", {"md5": MD5}, "257,000|IncompleteRead|cannot be reached"),
         ("/silent", {"size": 300_000}, "gave 256,000 of 300,000 bytes"),

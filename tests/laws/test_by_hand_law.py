@@ -11,8 +11,8 @@ from support import SmallWorld, play, settings_for, small_task
 from shoal import catalog
 from shoal.core.types import Job
 from shoal.engines.loop import Loop, batch_rows, epoch_order
+from shoal.rounds.cohort import choose_cohort
 from shoal.rounds.orders import make_order
-from shoal.rounds.play import choose_cohort
 from shoal.rounds.state import Federation, Round
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "fedavg_by_hand.py"

@@ -6,6 +6,7 @@
 - natural_clients  FEMNIST, Digit-10, Shakespeare, Stack Overflow
 - texts            AG News, 20 Newsgroups, GLUE, reviews
 - drift_streams    electricity, weather, gas sensors, outdoor objects
+- dated_tables     flights and ferries, whose rows have dates
 - own_files        the user's files, from a config
 - synthetic        Synthetic(alpha, beta)
 

@@ -33,6 +33,7 @@ from shoal.data.images import Look, RawSplit, Scale, dataset, split
 from shoal.data.tables import Array, Table
 from shoal.data.targets import Answers, answers
 from shoal.data.text import Vocabulary
+from shoal.data.time_column import TimeColumn
 
 FILES = About("files", "your own arrays, CSV, Parquet or images", "as many as there are", None, ())
 MEMORY = About("memory", "rows that a program gave to shoal.run", "-", None, ())
@@ -61,6 +62,8 @@ def files(
     text: Given | None = None,
     leave_out: Columns = (),
     missing: Columns = (),
+    scale_y: bool | None = None,
+    calendar: str | None = None,
 ) -> Dataset:
     """A file of columns, or a folder of images with one folder a class.
 
@@ -95,20 +98,24 @@ def files(
     leave_out: columns that are no inputs.
     missing: texts of a CSV file that stand for no value, such as ``?``. A number that is missing
         is the mean of its column, any other value a category of its own.
+    scale_y: whether numbers to be learnt are brought to mean 0 and deviation 1 for the network;
+        predictions and metrics stay as answers are written. Left out: as inputs are normalised.
+    calendar: the column of a dated world (``world.column``), which is no input by itself.
     """
     where = Path(path).expanduser()
     if not where.exists():
         raise UserError(f"data: there is no file or folder {path}.")
     if where.is_dir():
-        for key, value in (("date", date), ("text", text), ("normalize", normalize)):
+        of_tables = {"date": date, "text": text, "normalize": normalize, "world.column": calendar}
+        for key, value in of_tables.items():
             if value not in (None, "none"):
                 raise UserError(f"{key} is {value!r}, and {path} is a folder of images; {key} is "
                                 f"for tables (for images there is scale).")  # fmt: skip
         return _images(where, client, share_of(test), size, scale, seed)
     table = tables.read(where, listed(missing))
     rules = ColumnRules(x, normalize, listed(category), date, text, listed(leave_out), tokens)
-    kind = TargetRules(y, target, classes, regression)
-    return of_table(table, rules, kind, client, test, seed)
+    kind = TargetRules(y, target, classes, regression, scale_y)
+    return of_table(table, rules, kind, client, test, seed, calendar)
 
 
 @source("memory", MEMORY)
@@ -137,6 +144,7 @@ class TargetRules(NamedTuple):
     target: Target | None = None
     classes: int | None = None
     regression: bool = False
+    scale_y: bool | None = None
 
     def answers(self, table: Table) -> Answers:
         if self.regression and self.target not in (None, "number"):
@@ -170,10 +178,12 @@ def of_table(
     client: str | None = None,
     test: float | str = 0.2,
     seed: int = 0,
+    calendar: str | None = None,
 ) -> Dataset:
     """Training and test rows of a table."""
     learnt = kind.answers(table)
     owner = None if client is None else table.given(client, "client")
+    came = None if calendar is None else table.given(calendar, "the world's calendar, world.column")
     tables.same_length(table, [*listed(kind.y), *([client] if client else [])])
     if isinstance(test, str):
         held = _marked(table.given(test, "test"), test, table)
@@ -183,7 +193,8 @@ def of_table(
         raise UserError(f"{table.where} leaves no rows for "
                         f"{'training' if held.all() else 'testing'}.")  # fmt: skip
     _check_classes(learnt, held, kind.y, table)
-    taken = {*listed(kind.y), *(name for name in (client, test) if isinstance(name, str))}
+    beside = (client, test, calendar)
+    taken = {*listed(kind.y), *(name for name in beside if isinstance(name, str))}
     notes = [learnt.note] if learnt.note else []
     made = inputs(table, rules, taken, held, notes)
     pools = [Pool(x, torch.from_numpy(learnt.y[m]))
@@ -195,8 +206,31 @@ def of_table(
     found = Dataset(
         "files", pools[0], pools[1], classes, tuple(pools[0].x.shape[1:]),
         vocabulary=vocabulary, words=made.words, notes=tuple(notes), target=learnt.target,
+        columns=made.prepared, class_names=tuple(map(str, learnt.names)),
     )  # fmt: skip
+    if _scales_y(learnt, kind, rules, made):
+        found = found._replace(unit=_unit(pools[0].y))
+    if came is not None and calendar is not None:
+        found = found._replace(times=TimeColumn.cut(calendar, came, held, table.where))
     return found if client is None or owner is None else _owned(found, owner, client, held, table)
+
+
+def _scales_y(learnt: Answers, kind: TargetRules, rules: ColumnRules, made: Inputs) -> bool:
+    if learnt.target != "number":
+        if kind.scale_y:
+            raise UserError(f"scale_y of data set 'files' is true, and y is read as "
+                            f"{learnt.target}; leave it out.")  # fmt: skip
+        return False
+    normalised = made.prepared is not None and rules.normalize != "none"
+    return normalised if kind.scale_y is None else kind.scale_y
+
+
+def _unit(y: torch.Tensor) -> tuple[tuple[float, float], ...]:
+    """Mean and deviation of the answers of training rows."""
+    columns = y.double().reshape(len(y), -1)
+    spread = columns.std(0, correction=0)
+    wide = torch.where(spread > 0, spread, torch.ones_like(spread))
+    return tuple(zip(columns.mean(0).tolist(), wide.tolist(), strict=True))
 
 
 def _owned(

@@ -203,9 +203,14 @@ def _block(table: Any, theta: Node) -> Node | None:
     return table if cut and table.args[0].args[0] is theta else None
 
 
+def at_once(order: Order) -> int:
+    """Consecutive members whose tables are cut at one time, and to one size."""
+    return max(4, AT_ONCE // order.model.theta.numel())
+
+
 def _parts(order: Order) -> Iterator[Order]:
     """Consecutive members, few enough that copies of the model for all of them are no burden."""
-    size = max(4, AT_ONCE // order.model.theta.numel())
+    size = at_once(order)
     for first in range(0, len(order.members), size):
         yield replace(order, members=order.members[first : first + size])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -114,11 +114,14 @@ class RunRecord:
     ``watch``, who read a run directory of a simulation in the same way.
     """
 
-    def __init__(self, folder: Path, agreement: Agreement, saved: Saved | None) -> None:
+    def __init__(
+        self, folder: Path, agreement: Agreement, saved: Saved | None, names: Mapping[int, str]
+    ) -> None:
         self.where, self.digest = RunDir(folder), agreement.digest
         agreement.write(folder / "federation.yaml")
         write_text(self.where.config, dump_yaml(agreement.shared))
-        self.journal = Journal(self.where, saved.lengths if saved else (0, 0))
+        lengths = saved.lengths if saved else (0, 0)
+        self.journal = Journal(self.where, lengths, names)
 
     def write(self, record: Record, clients: Sequence[ClientReport], server: Server) -> str:
         """A round: its record, its checkpoint, and a line for whoever watches."""

@@ -54,13 +54,14 @@ class Server:
         self._lock = hold(self.folder / LOCK)
         self.log = EventLog(self.folder, self.say)
         self.world = LiveWorld(self.rules.num_server_rounds, self.folder)
+        self.world.named = self.log.names
         self.sessions = SessionTracker(self.rules.stable_rounds)
         self._begins = False  # a session whose first round was not finished yet
         self.rollback = RollbackRule(self.rules.rollback)
         self._scores: Scores = {}
         agreed, plan = self.agreement, self.agreement.plan(self.world)
         saved = checkpoint.load(self.folder / "checkpoint", {agreed.digest}, "cpu")
-        self.record = RunRecord(self.folder, agreed, saved)
+        self.record = RunRecord(self.folder, agreed, saved, self.log.names)
         initial = saved.federation.initial if saved else plan.initial
         screen = ReplyScreen(
             (agreed.bounds or Bounds()).filled(initial.theta, agreed.privacy),

@@ -4,7 +4,7 @@ goes back to the last model that members found good."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median_low
@@ -120,6 +120,7 @@ class LiveWorld(EmptyWorld):
         self.rounds, self._folder = rounds, folder
         self._opened: dict[int, tuple[int, tuple[int, ...]]] = {}  # round -> session, members
         self.sizes: dict[int, int] = {}  # rows that members said they have
+        self.named: Mapping[int, str] = {}  # what the roster calls members
         files = [] if folder is None else [folder / "world.json", folder / "sessions.json"]
         file = next((file for file in files if file.exists()), None)
         if file is not None:
@@ -153,6 +154,19 @@ class LiveWorld(EmptyWorld):
         shift = Shift(round, MEMBERS) if round == first and round else None
         return Moment(round, session, 0, members, shift, round - first, self.rounds - first)
 
+    @property
+    def _count(self) -> int:
+        here = (m for _, members in self._opened.values() for m in members)
+        return 1 + max({0, *self.sizes, *here})
+
+    @property
+    def names(self) -> list[str] | None:
+        """Of every member, by number; None where nobody has said one."""
+        if not self.named:
+            return None
+        count = max(self._count, 1 + max(self.named))
+        return [self.named.get(m, f"member {m}") for m in range(count)]
+
     def train(self, client: int, round: int) -> ClientData:
         return replace(super().train(client, round), count=float(self.sizes.get(client, 0)))
 
@@ -164,12 +178,13 @@ class LiveWorld(EmptyWorld):
         for round, (_, members) in opened:
             if not changes or members != changes[-1][1]:
                 changes.append((round, members))
-        everybody = {0, *self.sizes, *(m for _, members in changes for m in members)}
+        names = self.names
         return {
             "format": 1,
             "source": "real",
             "rounds": self.rounds,
-            "members": max(everybody) + 1,
+            "members": self._count,
+            **({} if names is None else {"names": names}),
             "sessions": [{"start": r, "members": [[m, m + 1] for m in ms]} for r, ms in changes],
             "opened": {str(r): [s, list(m)] for r, (s, m) in opened},
             "sizes": {str(m): n for m, n in sorted(self.sizes.items())},

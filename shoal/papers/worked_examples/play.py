@@ -19,7 +19,7 @@ from shoal.core.errors import UserError
 from shoal.core.task import QuadraticTask
 from shoal.core.tree import Tree
 from shoal.core.types import Kind, Model, Reduction, Work
-from shoal.core.world_protocol import Moment
+from shoal.core.world_protocol import Moment, World
 from shoal.engines.api import Order, Results
 from shoal.engines.client_round import ClientProgram
 from shoal.engines.loop import Loop
@@ -477,7 +477,7 @@ def epochs_of(hyper: Hyper, several: bool) -> tuple[int, int | tuple[int, ...] |
 
 
 def cohorts_of(
-    given: Sequence[Sequence[int]] | None, world: Quadratics
+    given: Sequence[Sequence[int]] | None, world: World
 ) -> tuple[tuple[int, ...], ...] | None:
     """The prescribed participants of every round; None is all members."""
     if given is None:

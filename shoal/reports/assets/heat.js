@@ -66,6 +66,12 @@ Shoal.heatCell = function (svg, options, i, j, x, y, wide, tall) {
 };
 
 // ---- who is here, what changed ----
+// What a member is called; a run of neighbours (last is included) by its ends.
+Shoal.who = function (page, first, last) {
+  var name = function (m) { return page.names ? page.names[m] : String(m); };
+  return last === undefined || last === first ? name(first) : name(first) + " – " + name(last);
+};
+
 Shoal.timeline = function (page) {
   var t = page.timeline, m = Shoal.MARGIN, one = t.members <= t.rows.length;
   var tall = Math.max(4, Math.min(14, 200 / t.rows.length)), height = m.top + tall * t.rows.length + m.bottom;
@@ -75,11 +81,11 @@ Shoal.timeline = function (page) {
       "aria-label": "Who is here: " + t.members + " members over " + t.rounds + " rounds. A table of the changes follows." });
     svg.append(Shoal.hatch());
     t.rows.forEach(function (row, i) {
-      Shoal.stretches(t, i).forEach(function (s) { Shoal.stretch(svg, t, s, row, x, m.top + tall * i, tall); });
+      Shoal.stretches(t, i).forEach(function (s) { Shoal.stretch(svg, page, s, row, x, m.top + tall * i, tall); });
     });
     var y = Shoal.scale(0, t.rows.length, m.top, m.top + tall * t.rows.length);
     svg.append(Shoal.axes(width, height, x, t.rounds, y, [], String));
-    Shoal.memberNames(svg, t, y, one);
+    Shoal.memberNames(svg, page, y);
     svg.append(Shoal.marks(page.shifts, x, m.top, m.top + tall * t.rows.length));
     if (page.rounds.done < t.rounds) {
       var now = x(page.rounds.done);
@@ -98,13 +104,15 @@ Shoal.timeline = function (page) {
   });
 };
 
-Shoal.memberNames = function (svg, t, y, one) {
-  var step = Math.max(1, Math.ceil(t.rows.length / 8));
+Shoal.memberNames = function (svg, page, y) {
+  var t = page.timeline, step = Math.max(1, Math.ceil(t.rows.length / 8));
   t.rows.forEach(function (row, i) {
-    if (i % step === 0) svg.append(Shoal.svg("text", { x: Shoal.MARGIN.left - 8, y: y(i + 0.5) + 4, "text-anchor": "end", class: "quiet" }, Shoal.number(row[0])));
+    if (i % step === 0) svg.append(Shoal.svg("text", { x: Shoal.MARGIN.left - 8, y: y(i + 0.5) + 4, "text-anchor": "end", class: "quiet" }, page.names ? Shoal.short(Shoal.who(page, row[0]), 9) : Shoal.number(row[0])));
   });
   svg.append(Shoal.svg("text", { x: Shoal.MARGIN.left - 8, y: Shoal.MARGIN.top - 8, class: "quiet", "text-anchor": "end" }, "member"));
 };
+
+Shoal.short = function (text, most) { return text.length > most ? text.slice(0, most - 1) + "…" : text; };
 
 Shoal.hatch = function () {
   return Shoal.svg("defs", {}, [Shoal.svg("pattern", { id: "shoal-hatch", width: 5, height: 5, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
@@ -125,9 +133,10 @@ Shoal.stretches = function (t, row) {
   return out.filter(function (s) { return s.here > 0; });
 };
 
-Shoal.stretch = function (svg, t, s, row, x, y, tall) {
-  var name = row[1] - row[0] === 1 ? "member " + row[0] : "members " + row[0] + " to " + (row[1] - 1);
-  var title = name + ", rounds " + s.start + " to " + (s.end - 1) + (s.here < 9 ? ", about " + Math.round((s.here / 9) * 100) + " % here" : "");
+Shoal.stretch = function (svg, page, s, row, x, y, tall) {
+  var t = page.timeline, name = row[1] - row[0] === 1 ? "member " + Shoal.who(page, row[0]) : "members " + Shoal.who(page, row[0]) + " to " + Shoal.who(page, row[1] - 1);
+  var since = t.dates ? " (from " + t.dates[t.columns.indexOf(s.start)] + ")" : "";
+  var title = name + ", rounds " + s.start + " to " + (s.end - 1) + since + (s.here < 9 ? ", about " + Math.round((s.here / 9) * 100) + " % here" : "");
   var stage = t.stages[s.stage];
   if (t.stages.length > 1) title += ", " + stage.name;
   if (s.swapped) title += ", labels swapped" + (s.swapped < 9 ? " for some" : "");

@@ -158,11 +158,11 @@ Shoal.clients = function (page) {
   });
   var trained = m.times_trained;
   var line = Shoal.el("p", {}, Shoal.number(m.clients) + " clients were seen; they trained in " + trained[0] + " to " + trained[2] + " rounds, half of them in " + Shoal.number(trained[1]) + " or fewer" + (m.never_trained ? "; " + Shoal.number(m.never_trained) + " never trained." : "."));
-  return Shoal.section("clients", accuracy ? "Who is left behind" : "Clients", [spread, accuracy ? Shoal.clientGrid(m) : null, line, accuracy ? Shoal.behind(m) : null]);
+  return Shoal.section("clients", accuracy ? "Who is left behind" : "Clients", [spread, accuracy ? Shoal.clientGrid(page) : null, line, accuracy ? Shoal.behind(page) : null]);
 };
 
-Shoal.clientGrid = function (m) {
-  var rows = m.grid.rows.map(function (r) { return r[0] === r[1] ? "client " + r[0] : r[0] + "–" + r[1]; });
+Shoal.clientGrid = function (page) {
+  var m = page.members, rows = m.grid.rows.map(function (r) { return page.names ? Shoal.who(page, r[0], r[1]) : r[0] === r[1] ? "client " + r[0] : r[0] + "–" + r[1]; });
   return Shoal.heat({
     title: "Every client over time", rows: rows, rowsName: "client", columns: m.round, columnsName: "round", plain: true, least: rows.length > 24 ? 6 : 13, most: 1000, text: "Yellow is high, dark blue is low; empty where it was not here.",
     values: m.grid.percent.map(function (row) { return m.round.map(function (r) { var v = row[r / m.span]; return v === undefined || v < 0 ? null : v; }); }),
@@ -170,8 +170,8 @@ Shoal.clientGrid = function (m) {
   });
 };
 
-Shoal.behind = function (m) {
-  var rows = m.behind.map(function (b) { return [b.client, Shoal.percent(b.accuracy), b.trained, b.last]; });
+Shoal.behind = function (page) {
+  var rows = page.members.behind.map(function (b) { return [Shoal.who(page, b.client), Shoal.percent(b.accuracy), b.trained, b.last]; });
   return Shoal.el("div", {}, [Shoal.el("h3", {}, "The lowest at the end (mean of their last five measurements)"),
     Shoal.scroller(Shoal.table(["client", "accuracy", "rounds trained", "last measured in round"], rows))]);
 };
@@ -189,7 +189,7 @@ Shoal.cost = function (page) {
 Shoal.guard = function (page) {
   var g = page.guard;
   if (!g.total) return Shoal.section("guard", "Guard", [Shoal.el("p", {}, "No upload was rejected.")]);
-  var rows = g.events.map(function (e) { return [e.round, e.client, e.reason]; });
+  var rows = g.events.map(function (e) { return [e.round, Shoal.who(page, e.client), e.reason]; });
   var said = g.total > rows.length ? "The first " + rows.length + " of " + Shoal.number(g.total) + " rejected uploads." : g.total === 1 ? "One upload was rejected." : Shoal.number(g.total) + " uploads were rejected.";
   return Shoal.section("guard", "Guard", [Shoal.el("p", {}, said), Shoal.scroller(Shoal.table(["round", "client", "reason"], rows))]);
 };

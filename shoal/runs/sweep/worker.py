@@ -180,22 +180,20 @@ def main() -> None:
     # An interrupt at the keyboard reaches everybody: children make a checkpoint, we wait for them.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)  # threads do not survive a fork, so none may start here
-    order: dict[str, Any] = json.loads(_first_line())
+    order: dict[str, Any] = json.loads(first_line())
     adopt(order["path"], order["told"], order["imports"])
     runs = {name: from_mapping(values) for name, values in order["runs"].items()}
     manager = Manager(Path(order["root"]), order["workers"], events)
     manager.play(runs, order["seconds"])
 
 
-def _first_line() -> bytes:
+def first_line() -> bytes:
     """Without a buffer, which would hide the end of the input from ``select``."""
     line = b""
     while not line.endswith(b"\n"):
         piece = os.read(sys.stdin.fileno(), 65_536)
         if not piece:
-            raise SystemExit(
-                "shoal.runs.sweep.worker is started by shoal.runs.sweep, with an order"
-            )
+            raise SystemExit("this module is started by shoal.runs.sweep, with an order")
         line += piece
     return line
 

@@ -4,5 +4,6 @@
 - input_domains  the same task under other inputs
 - stages         stages of domains or classes, streams in time order, late labels, the list of
                  shifts
+- arrivals       rows that arrive as time passes, in a dated world
 - input_bias     inputs that differ by member and class
 """

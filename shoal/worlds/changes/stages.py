@@ -50,6 +50,14 @@ class Stream:
         width = rows // (self.rounds + 1) if self.window is None else self.window
         return min(rows, max(1, width))
 
+    def sizes(self, population: Population, members: int) -> set[int]:
+        """Every number of rows that a member may hold."""
+        return {self.size(n) for n in population.sizes()}
+
+    def slot(self, round: int) -> int:
+        """What the rows that are held follow: the round."""
+        return round
+
     def end(self, rows: int, round: int) -> int:
         return rows * (round + 1) // (self.rounds + 1)
 

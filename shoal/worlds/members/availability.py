@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from math import pi
@@ -19,6 +19,8 @@ from shoal.core.errors import UserError, suggestion
 from shoal.core.files import check_unfolds
 from shoal.core.rng import Purpose, keys, uniform
 from shoal.worlds.members.ids import Array
+from shoal.worlds.members.stays import Mask, Stays, numbered, read_stays
+from shoal.worlds.periods import Periods
 from shoal.worlds.spec import Reader
 
 # ---- traces --------------------------------------------------------------------------------------
@@ -109,15 +111,45 @@ def read_traces(path: Path) -> Traces:
     return traces_of(found, str(path))
 
 
+@dataclass(frozen=True, eq=False)
+class Listed:
+    """A trace in a table with a row per stay: whoever has a row around a round's moment can be
+    reached. That moment is ``start + round seconds``, or the calendar's where the table has dates.
+    """
+
+    members: int
+    owner: NDArray[np.int64]
+    begin: Times
+    end: Times
+    seconds: float
+    start: float
+    periods: Periods | None = None
+    sessions: bool = False
+
+    def awake(self, ids: Array, round: int) -> Mask:
+        now = self.start + round * self.seconds
+        if self.periods is not None:
+            now = self.periods.moment(round)
+        mask = np.zeros(self.members, dtype=bool)
+        mask[self.owner[(self.begin <= now) & (now <= self.end)]] = True
+        found: Mask = mask[ids]
+        return found
+
+    def saved(self) -> dict[str, Any]:
+        parts = b"".join(a.tobytes() for a in (self.owner, self.begin, self.end))
+        told = f"{len(self.owner)} stays, {sha256(parts).hexdigest()[:16]}"
+        return {"name": "trace", "seconds_per_round": self.seconds, "start": self.start,
+                "traces": told}  # fmt: skip
+
+
 # ---- available -----------------------------------------------------------------------------------
 # Who can be reached in a round: a member that sleeps has not left, so no session begins.
 
 KEYS = {
     "diurnal": ("name", "share", "amplitude", "period", "spread"),
-    "trace": ("name", "path", "seconds_per_round", "start"),
+    "trace": ("name", "path", "seconds_per_round", "start", "sessions"),
 }
 CHECKED = 20_000_000  # members times rounds up to which a world is checked for empty rounds
-Mask = NDArray[np.bool_]
 
 
 class Availability(Protocol):
@@ -165,6 +197,7 @@ class Traced:
     traces: Traces
     seconds: float
     start: float
+    sessions: bool = False
 
     def awake(self, ids: Array, round: int) -> Mask:
         active = self.traces.active(self.start + round * self.seconds)
@@ -176,8 +209,14 @@ class Traced:
                 "traces": self.traces.digest()}  # fmt: skip
 
 
-def read_available(value: Any, seed: int) -> Availability | None:
-    """``available: {name: diurnal | trace, ...}``, or None."""
+def read_available(
+    value: Any,
+    seed: int,
+    members: int = 0,
+    names: Sequence[str] | None = None,
+    periods: Periods | None = None,
+) -> Availability | None:
+    """``available: {name: diurnal | trace, ...}``, or None; a trace in a table names members."""
     if value is None:
         return None
     given = {"name": value} if isinstance(value, str) else value
@@ -194,7 +233,39 @@ def read_available(value: Any, seed: int) -> Availability | None:
         return Diurnal(seed, share, amplitude, period, spread)
     path = reader.raw("path")
     if not isinstance(path, str):
-        reader.bad("path", "the path of a trace file (.json or .pkl)")
+        reader.bad("path", "the path of a trace file (.csv, .json or .pkl)")
+    sessions = reader.flag("sessions") if reader.given("sessions") else False
+    table = read_stays(path, "available.path") if path.endswith(".csv") else None
+    if table is not None and table.dated and (periods is None or not periods.dated):
+        raise UserError(f"{path} has dates, and the world no calendar of dates; write from and to "
+                        f"in seconds, or take world: dated.")  # fmt: skip
+    if table is not None and table.dated:
+        for key in ("seconds_per_round", "start"):
+            if reader.given(key):
+                reader.bad(key, f"left out, for {path} has dates")
+        return _listed(table, members, names, 0.0, 0.0, periods, sessions)
     seconds = reader.number("seconds_per_round", 600.0, 0.0, 1e9)
     start = reader.number("start", 0.0, 0.0, 1e12, low_too=True)
-    return Traced(read_traces(Path(path)), seconds, start)
+    if table is None:
+        return Traced(read_traces(Path(path)), seconds, start, sessions)
+    return _listed(table, members, names, seconds, start, None, sessions)
+
+
+def _listed(
+    table: Stays,
+    members: int,
+    names: Sequence[str] | None,
+    seconds: float,
+    start: float,
+    periods: Periods | None,
+    sessions: bool,
+) -> Listed:
+    owner = numbered(table, names, members)
+    absent = np.setdiff1d(np.arange(members), owner)
+    if len(absent):
+        name = names[absent[0]] if names else absent[0]
+        raise UserError(f"{table.where} has no row for member {name} ({len(absent)} such members); "
+                        f"give every member a row.")  # fmt: skip
+    begin = np.array([-np.inf if stay.begin is None else stay.begin for stay in table.rows])
+    end = np.array([np.inf if stay.end is None else stay.end for stay in table.rows])
+    return Listed(members, owner, begin, end, seconds, start, periods, sessions)

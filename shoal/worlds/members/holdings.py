@@ -285,13 +285,18 @@ class Holders:
         return Lazy(self.seed, self.members, self.samples, alpha, tables, size, stream)
 
 
-def read_holders(reader: Reader, dataset: Dataset, seed: int) -> Holders:
-    """What the spec says of members, ``partition``, ``lazy`` and ``samples``."""
+def read_holders(reader: Reader, dataset: Dataset, seed: int, listed: int | None = None) -> Holders:
+    """What the spec says of members, ``partition``, ``lazy`` and ``samples``; ``listed``: a member
+    table says who they are, so many where the data do not."""
     name, options = read_partition(reader.raw("partition"))
     own = len(np.unique(dataset.group.cpu().numpy())) if dataset.group is not None else 0
-    if name == "natural" and not own and not reader.given("members"):
+    if name == "natural" and not own and (listed is not None or not reader.given("members")):
         raise no_clients(dataset)
-    members = reader.whole("members", own if name == "natural" and own else None)
+    natural_count = own if name == "natural" and own else None
+    if listed is not None:
+        members = natural_count or listed
+    else:
+        members = reader.whole("members", natural_count)
     if not reader.flag("lazy"):
         if reader.given("samples"):
             reader.bad("samples", "left out unless lazy is true")
@@ -305,6 +310,14 @@ def read_holders(reader: Reader, dataset: Dataset, seed: int) -> Holders:
     if not 0.0 < alpha < float("inf"):
         raise UserError(f"alpha of partition 'dirichlet' is {alpha!r}; it must be above 0.")
     return Holders(members, name, options, reader.whole("samples", 50), seed)
+
+
+def member_names(dataset: Dataset, holders: Holders) -> tuple[str, ...] | None:
+    """Names of the members, by number, where they are clients that the data name."""
+    if holders.partition != "natural" or dataset.names is None or dataset.group is None:
+        return None
+    numbers = np.unique(dataset.group.cpu().numpy())[: holders.members]
+    return tuple(dataset.names[number] for number in numbers)
 
 
 def complete_partition(value: Any, lazy: bool) -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 
 from shoal.core.errors import UserError
 from shoal.core.rng import Purpose, keys, sample, uniform
-from shoal.worlds.members.ids import Array, MemberIds, Recent, Spans, tidy
+from shoal.worlds.members.ids import Array, MemberIds, Recent, Spans, ids_of, pairs, tidy
 from shoal.worlds.spec import Reader, is_whole
 
 # ---- membership ----------------------------------------------------------------------------------
@@ -113,6 +113,7 @@ def _ring(reader: Reader, members: int, sessions: int) -> tuple[Ids, ...]:
 # Random arrivals and departures: how many is Poisson, who is uniform.
 
 KEYS = ("present", "arrive", "leave", "every", "returns")
+NAMED = 8  # members that come or leave at once and are called by their names
 
 
 @dataclass(frozen=True)
@@ -127,13 +128,15 @@ class Change:
 class Flow(Sequence[MemberIds]):
     """The members of every session, from those of the first and the changes since.
 
-    Ids ``0..present-1`` are here at first. A session's roster is made when it is asked for: the
-    whole costs a byte a member, four bytes a member of the last rosters, and the changes.
+    A session's roster is made when it is asked for: the whole costs a byte a member, four bytes a
+    member of the last rosters, and the changes. ``names``: members are told by name, if they are
+    few.
     """
 
     members: int
-    present: int
+    first: range | MemberIds
     changes: tuple[Change, ...]
+    names: Sequence[str] | None = None
     _recent: Recent[int, Sequence[int]] = field(default_factory=Recent, repr=False)
 
     def __len__(self) -> int:
@@ -153,7 +156,7 @@ class Flow(Sequence[MemberIds]):
 
     def _made(self, session: int) -> MemberIds:
         here = np.zeros(self.members, dtype=bool)
-        here[: self.present] = True
+        here[ids_of(self.first)] = True
         for change in self.changes[:session]:
             here[change.left] = False
             here[change.came] = True
@@ -162,13 +165,18 @@ class Flow(Sequence[MemberIds]):
     def note(self, session: int) -> str:
         """What happened when a session began, without making its roster."""
         change = self.changes[session - 1]
-        now = self.present + sum(len(c.came) - len(c.left) for c in self.changes[:session])
+        now = len(self.first) + sum(len(c.came) - len(c.left) for c in self.changes[:session])
+        if self.names is not None and len(change.came) + len(change.left) <= NAMED:
+            told = []
+            for verb, ids in (("came", change.came), ("left", change.left)):
+                told += [f"{', '.join(self.names[m] for m in ids)} {verb}"] if len(ids) else []
+            return f"{'; '.join(told)}; {now:,} here"
         return f"{len(change.came):,} came, {len(change.left):,} left, {now:,} here"
 
     def saved(self, session: int) -> dict[str, Any]:
         """Plain JSON values."""
         if session == 0:
-            return {"members": [[0, self.present]]}
+            return {"members": pairs(self.first)}
         change = self.changes[session - 1]
         return {"left": change.left.tolist(), "came": change.came.tolist()}
 
@@ -199,7 +207,7 @@ def read_flow(value: Any, members: int, rounds: int, seed: int) -> Membership:
         if len(change.left) or len(change.came):
             starts.append(round)
             changes.append(change)
-    return Membership(tuple(starts), Flow(members, present, tuple(changes)), rounds)
+    return Membership(tuple(starts), Flow(members, range(present), tuple(changes)), rounds)
 
 
 class _Draw:

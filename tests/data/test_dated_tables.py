@@ -1,0 +1,82 @@
+"""Flights from small files in both forms, and the ferries that are drawn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from shoal.core.errors import UserError
+from shoal.data.sources import load
+from shoal.data.time_column import seconds_of
+
+ORIGINS = ["BOS", "ATL", "BOS", "EGE"] * 5  # 20 flights, one every 100 minutes
+DELAYS = [16, 15, -3, 40] * 5
+
+
+def flights(folder: Path, published: bool) -> None:
+    minutes = np.arange(20) * 100
+    when = np.datetime64("2001-01-01") + minutes.astype("timedelta64[m]")
+    when = when.astype("datetime64[ms]")
+    table = {
+        "delay": np.array(DELAYS, np.int16),
+        "distance": np.full(20, 500, np.int16),
+        "origin": ORIGINS,
+        "destination": ["ATL", "BOS"] * 10,
+    }
+    (folder / "flights").mkdir()
+    # the published file is in no order
+    order = np.random.default_rng(0).permutation(20) if published else np.arange(20)
+    first = {"date": when} if published else {"minute": minutes.astype(np.int32)}
+    name = "flights-3m.parquet" if published else "flights.parquet"
+    pq.write_table(pa.table({**first, **table}).take(order), folder / "flights" / name)
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_flights(cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+                 published: bool) -> None:  # fmt: skip
+    flights(tmp_path, published)
+    monkeypatch.setenv("SHOAL_DATA", str(tmp_path))
+    data = load("flights")
+    assert data.names == ("ATL", "BOS", "EGE") and data.times is not None
+    rows = [i for i in range(20) if i % 10 != 9]
+    assert data.times.train.tolist() == [100.0 * i for i in rows] and not data.times.dated
+    assert data.group is not None
+    assert [data.names[g] for g in data.group.tolist()] == [ORIGINS[i] for i in rows]
+    assert data.train.y.tolist() == [int(DELAYS[i] > 15) for i in rows]
+    x = data.train.x[rows.index(15)]  # minute 1,500: 1 o'clock on Tuesday, to Boston
+    assert x.shape == (24 + 7 + 2 + 1,)
+    assert np.flatnonzero(x[:-1].numpy()).tolist() == [1, 24 + 1, 24 + 7 + 1]
+    assert float(x[-1]) == pytest.approx((np.log(500) - 6.3) / 0.8, rel=1e-6)
+
+
+def test_some_of_the_flights(cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    flights(tmp_path, False)
+    monkeypatch.setenv("SHOAL_DATA", str(tmp_path))
+    assert load("flights", airports=1).names == ("BOS",)
+    half = load("flights", share=0.5, late=-5).times
+    assert half is not None
+    assert [*half.train.tolist(), *half.test.tolist()] == [100.0 * i for i in range(1, 20, 2)]
+    for option, value in (("late", "much"), ("airports", 0), ("share", 0.0)):
+        with pytest.raises(UserError, match=f"{option} of data set 'flights' is {value!r}"):
+            load("flights", **{option: value})
+
+
+def test_ferries_come_and_go_with_the_season() -> None:
+    data = load("ferries")
+    assert data.group is not None and data.times is not None and data.names is not None
+    weeks = (data.times.train - (seconds_of("2024-01-01") or 0.0)) // (7 * 86400)
+    found = {
+        name: sorted(set(weeks[data.group.numpy() == number].astype(int).tolist()))
+        for number, name in enumerate(data.names)
+    }
+    everything = list(range(26))
+    assert found.pop("Dune End") == everything[10:]
+    assert found.pop("Grey Sound") == everything[:15]
+    assert found.pop("Heron Rock") == [w for w in everything if w not in (8, 9)]
+    assert all(own == everything for own in found.values()) and len(found) == 5
+    assert 0.35 < float(data.train.y.float().mean()) < 0.65
+    assert load("ferries", seed=1).train.x[0].tolist() != data.train.x[0].tolist()
