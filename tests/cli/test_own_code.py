@@ -98,7 +98,7 @@ def interrupted(config: Path, run: Path, monkeypatch: pytest.MonkeyPatch) -> Non
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(DurableRun, "play", lambda self, watch: play(self, stop))
+        patch.setattr(DurableRun, "play", lambda self, watch, seconds: play(self, stop))
         assert call(["run", str(config), "-o", str(run)]) == 130
 
 

@@ -82,7 +82,6 @@ def test_an_unknown_key_of_one_task_is_found() -> None:
     ("kind", "method", "reason"),
     [
         ("arrivals", "FedBuff", "cases of kind 'arrivals' have no runner yet"),
-        ("lora", "LoRA", "cases of kind 'lora' have no runner yet"),
         ("rounds", "FedNobody", "FedNobody is not in the catalog yet"),
         ("formula", "FedAvg", "FedAvg has no formula yet"),
     ],

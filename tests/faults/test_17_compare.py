@@ -146,8 +146,8 @@ def test_other_rows_under_one_name_are_not_paired(tmp_path: Path) -> None:
     """A file that has other inputs and the same labels when the second run starts."""
     labels = np.arange(60) % 3
     runs = []
-    for method, moved in (("fedavg", 0.0), ("flash", 1.0)):
-        lines = [f"{k + moved},{k % 7},{y}" for k, y in enumerate(labels)]
+    for method, power in (("fedavg", 1), ("flash", 2)):
+        lines = [f"{k**power},{k % 7},{y}" for k, y in enumerate(labels)]
         (tmp_path / "rows.csv").write_text("\n".join(["a,b,y", *lines]))
         data = {"path": str(tmp_path / "rows.csv"), "y": "y"}
         DurableRun.create(

@@ -103,7 +103,7 @@ class Storing(Loop):
             yield results
 
     def ask(self, order: Order, question: Callable[..., Tree], payload: Tree) -> list[Tree]:
-        answers = list(super().before_training(order, question, payload))
+        answers = list(super().ask(order, question, payload))
         for value in (payload, *answers):
             if all(isinstance(leaf, Tensor) for leaf in tree.leaves(value)):
                 self.again(value)
