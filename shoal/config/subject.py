@@ -202,7 +202,7 @@ def task_of(config: Config, data: Dataset) -> ModuleTask:
     # one of its own, as it will be trained: it is looked at in training mode
     seen = watched(deepcopy(network).to(torch.float32), sample, shape)
     with concerning("loss"):
-        name, rows = loss_of(config.loss, data, shape)
+        rows = loss_of(config.loss, data, shape)
     task = ModuleTask(
         make,
         rows,
@@ -213,7 +213,7 @@ def task_of(config: Config, data: Dataset) -> ModuleTask:
         target=data.target,
         unit=data.unit,
         variances=_variances(data) if data.target == "number" else (),
-        ignored=config.loss.ignore_index if name == "cross_entropy" else None,
+        ignored=config.loss.ignore_index,
         draws=seen.draws,
         draws_by_row=seen.by_row,
         sample=sample,
@@ -264,14 +264,16 @@ READ = {"cross_entropy": ("class_weights", "label_smoothing", "ignore_index"),
         "bce": ("class_weights",), "huber": ("delta",)}  # fmt: skip
 
 
-def loss_of(loss: Loss, data: Dataset, shape: tuple[int, ...]) -> tuple[str, RowLoss]:
-    """The name of the loss and the loss; what does not fit the data is refused."""
+def loss_of(loss: Loss, data: Dataset, shape: tuple[int, ...]) -> RowLoss:
+    """The loss; what does not fit the data is refused."""
+    if data.target in ("class", "dense", "token"):
+        _check_ignored(loss.ignore_index, data)
     if loss.own:
         named, y = str(loss.name), data.train.y[:8].cpu()
         if not len(y):  # a form without rows
             y = torch.zeros(8, *y.shape[1:], dtype=y.dtype)
         drawn = torch.randn(len(y), *shape, generator=torch.Generator().manual_seed(0))
-        return named, own_loss(named, resolve("loss", named, torch.Tensor), loss.given, drawn, y)
+        return own_loss(named, resolve("loss", named, torch.Tensor), loss.given, drawn, y)
     name = fitting(loss.name, data.target)
     for key in loss.given:
         if key not in READ.get(name, ()):
@@ -281,11 +283,10 @@ def loss_of(loss: Loss, data: Dataset, shape: tuple[int, ...]) -> tuple[str, Row
             )
     weights = _class_weights(loss, data)
     if name == "cross_entropy":
-        _check_ignored(loss.ignore_index, data)
-        return name, entropy(data.target, weights, loss.label_smoothing, loss.ignore_index)
+        return entropy(data.target, weights, loss.label_smoothing, loss.ignore_index)
     if name == "bce":
-        return name, several_labels(weights)
-    return name, of_numbers(name, loss.delta)
+        return several_labels(weights)
+    return of_numbers(name, loss.delta)
 
 
 def _check_ignored(ignored: int | None, data: Dataset) -> None:

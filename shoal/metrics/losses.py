@@ -157,7 +157,14 @@ def own_loss(
         raise UserError(f"{what}, and its result has no gradient, so nothing would be trained; "
                         f"leave out detach() and no_grad()")  # fmt: skip
     rows: RowLoss = called
-    if shape == ():
+    if shape != () and len(y) > 1:
+        fewer = _tried(called, outputs[:-1], y[:-1], what)
+        if fewer.shape != found[:-1].shape or not torch.allclose(fewer, found[:-1], 1e-4, 1e-6):
+            raise UserError(
+                f"loss: {name} gives a row another number when other rows are left out, so rows of "
+                f"a batch are mixed; return one number per row, of that row alone"
+            )
+    elif shape == ():
         rows = per_row
         each = _tried(per_row, outputs, y, f"{what}; asked row by row it fails: return one per row")
         mean = each.mean()

@@ -20,6 +20,21 @@ def matrix(outputs: Tensor, targets: Tensor) -> Tensor:
     return outputs[:, :, None] - outputs[:, None]
 
 
+def vector(outputs: Tensor, targets: Tensor) -> Tensor:
+    """As many numbers as there are classes, and rows when it is tried."""
+    return outputs.new_ones(8) * outputs.sum()
+
+
+def contrasting(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Rows are compared with each other."""
+    return (outputs - outputs.mean(0)).square().sum(-1)
+
+
+def pixels(outputs: Tensor, targets: Tensor) -> Tensor:
+    found = F.cross_entropy(outputs, targets, reduction="none", ignore_index=-1)
+    return found.flatten(1).mean(1)
+
+
 def mixing(outputs: Tensor, targets: Tensor) -> Tensor:
     """Rows do not count the same: it is no mean over rows."""
     return F.cross_entropy(outputs, targets, reduction="sum")
@@ -71,6 +86,8 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "a setting of another": ("numbers", {"loss": {"label_smoothing": 0.1}},
                              "loss.label_smoothing is read by cross_entropy, and the loss"),
     "a matrix": ("classes", {"loss": f"{HERE}:matrix"}, "returns a tensor of shape (8, 3, 3)"),
+    "a vector": ("classes", {"loss": f"{HERE}:vector"}, "so rows of a batch are mixed"),
+    "rows beside each other": ("classes", {"loss": f"{HERE}:contrasting"}, "rows of a batch are"),
     "a sum": ("classes", {"loss": f"{HERE}:mixing"}, "its rows do not count the same"),
     "no gradient": ("classes", {"loss": f"{HERE}:no_gradient"}, "its result has no gradient"),
     "signature": ("classes", {"loss": f"{HERE}:one_argument"}, "takes 1 positional argument"),
@@ -85,6 +102,9 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
                              "has shape () per row"),
     "void without a word": ("void", {"model": "small_unet", "data": {**CLASSES, "target": "dense"}},
                             "label -1 in row"),
+    "void and a loss of one's own": ("void", {
+        "model": "small_unet", "data": {**CLASSES, "target": "dense"}, "loss": f"{HERE}:pixels"},
+        "label -1 in row"),
     "pixels of an mlp": ("pixels", {}, "model 'mlp' gives one answer per row, and y of 'files' is "
                          "a class per pixel; take small_unet"),
     "tokens of an mlp": ("tokens", {}, "take transformer, char_lstm or word_lstm"),

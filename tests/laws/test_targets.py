@@ -21,8 +21,8 @@ from shoal.data.dataset import Dataset
 from shoal.engines.loop import Loop, batch_rows, epoch_order
 from shoal.engines.stacked.engine import Stacked
 from shoal.methods.slots import FLOAT64_GAP
+from shoal.rounds.cohort import choose_cohort
 from shoal.rounds.orders import make_order
-from shoal.rounds.play import choose_cohort
 from shoal.rounds.state import Federation, Round
 
 WEIGHTS = [1.0, 2.0, 0.5]
