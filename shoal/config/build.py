@@ -346,7 +346,7 @@ def _check_measured(name: str, key: str, config: Config, task: Task) -> None:
 def _check_sampling(config: Config, method: Method, world: World) -> None:
     """What a rule of participation cannot do."""
     rule, wanted, here = config.sampling, config.participation, len(world.at(0).members)
-    several = method.only("init_bank") or method.only("route")
+    several = method.only("initial_models") or method.only("assign_models")
     if rule == "by_loss" and several is not None:
         raise UserError(
             f"sampling: by_loss looks at the loss of one model, and method {method.name!r} keeps "

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 import shoal
 from shoal.config.subject import dataset_of
-from shoal.core.task import ModuleTask
 from shoal.core.types import TARGET_WORDS
 from shoal.data.dataset import about
 from shoal.metrics.figures import scored_on
@@ -52,7 +51,6 @@ def model_card(
         f"- Checked: read back, the outputs on {rows} rows of the run's are within {apart:.1e} of "
         f"the run's own",
         "",
-        *_answers(task),
         "## Data",
         "",
         *_data(trained),
@@ -71,17 +69,6 @@ def model_card(
         *_privacy(trained, records),
     ]
     return "\n".join(lines) + "\n"
-
-
-def _answers(task: ModuleTask) -> Iterator[str]:
-    """What outputs mean where numbers are learnt as deviations."""
-    if task.unit:
-        unit = "; ".join(f"{mean:.8g} + {width:.8g} * output" for mean, width in task.unit)
-        yield (
-            f"The network learns deviations: an answer is {unit}. Traced programs (torch.export, "
-            f"onnx) do this already, tensors leave it to their reader."
-        )
-        yield ""
 
 
 def _data(trained: TrainedModel) -> Iterator[str]:
@@ -106,6 +93,10 @@ def _inputs(trained: TrainedModel) -> Iterator[str]:
     if data.class_names:
         names = ", ".join(f"{i} {name}" for i, name in enumerate(data.class_names[:LISTED]))
         yield f"Classes, in the order of the outputs: {names}."
+        yield ""
+    for mean, deviation in trained.task.unit:
+        yield (f"An output of `model.safetensors` is a deviation: the answer is {mean:.8g} + "
+               f"{deviation:.8g} x output (torch.export, onnx and `shoal predict` do it).")  # fmt: skip
         yield ""
     made = data.columns
     if made is None:
