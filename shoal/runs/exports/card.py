@@ -95,8 +95,10 @@ def _inputs(trained: TrainedModel) -> Iterator[str]:
         yield f"Classes, in the order of the outputs: {names}."
         yield ""
     for mean, deviation in trained.task.unit:
-        yield (f"An output of `model.safetensors` is a deviation: the answer is {mean:.8g} + "
-               f"{deviation:.8g} x output (torch.export, onnx and `shoal predict` do it).")  # fmt: skip
+        yield (
+            f"An output of `model.safetensors` is a deviation: the answer is {mean:.8g} + "
+            f"{deviation:.8g} x output (torch.export, onnx and `shoal predict` do it)."
+        )
         yield ""
     made = data.columns
     if made is None:
