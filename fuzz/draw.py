@@ -76,6 +76,10 @@ def drawn(seed: int) -> Case:
         config["loss"] = {"class_weights": draw.choice(("balanced", own))}
     if draw.random() < 0.1:
         config["guard"] = {"max_norm": draw.choice((0.1, 1.0, 10.0)), "quorum": 1}
+    own = random.Random(f"adapters of {seed}")  # so that cases without them are what they were
+    if own.random() < 0.15:
+        rule = own.choice(("plain", "ffa", "stack", "svd"))
+        config["adapters"] = {"rule": rule, "rank": own.choice((1, 2, 4)), "alpha": 2.0}
     _learnt(random.Random(~seed), config)
     rows, weighted = (None, False) if sweep else (_rows(draw), draw.random() < 0.1)
     return Case(seed, _tidy(config), double, rows, weighted, limits, laws)

@@ -17,6 +17,7 @@ from fuzz.draw import Case, drawn
 from fuzz.play import Outcome, plan_of, play, play_resumed, unpacked
 from shoal.core.errors import UserError
 from shoal.engines.stacked.plan import Path as Way
+from shoal.models.adapters import OF_SERVER
 
 FLOAT64 = 1e-9  # how far engines may be apart
 # Adam divides by 1e-8 what a gradient that is zero but for rounding has (1e-15), at every step.
@@ -160,6 +161,8 @@ class _Trial:
         """Whether the case is what ``by_hand`` knows."""
         config = self.case.config
         plain = config.get("method", "fedavg") in ("fedavg", [{"fedavg": {}}])
+        if config.get("adapters", {}).get("rule") in OF_SERVER:
+            return False
         return plain and self.case.double and not {"problem", "guard"} & set(config)
 
     def _by_hand(self) -> str:

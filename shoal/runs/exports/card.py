@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 import shoal
 from shoal.config.subject import dataset_of
+from shoal.core.types import TARGET_WORDS
 from shoal.data.dataset import about
 from shoal.metrics.figures import scored_on
 from shoal.models.adapters import AdaptedNetwork
@@ -37,7 +38,7 @@ def model_card(
         f"{trained.rounds} of {plan.world.rounds} rounds (seed {config.seed}).",
         "",
         f"- Network: `{config.model.name}`, samples of shape {tuple(task.shape or ())}, "
-        f"{'numbers' if task.classes is None else f'{task.classes} classes'} as answers, "
+        f"{TARGET_WORDS[task.target]} as answer, "
         f"{numbers:,} trained numbers",
     ]
     if adapters is not None:
@@ -57,7 +58,7 @@ def model_card(
         *_inputs(trained),
         "## Members and rounds that went in",
         "",
-        *_members(trained),
+        *_members(trained, next((r["score"] for r in records[::-1] if "score" in r), "accuracy")),
         "",
         "## Figures on held-out rows",
         "",
@@ -94,8 +95,10 @@ def _inputs(trained: TrainedModel) -> Iterator[str]:
         yield f"Classes, in the order of the outputs: {names}."
         yield ""
     for mean, deviation in trained.task.unit:
-        yield (f"An output of `model.safetensors` is a deviation: the answer is {mean:.8g} + "
-               f"{deviation:.8g} x output (other formats and `shoal predict` do it).")  # fmt: skip
+        yield (
+            f"An output of `model.safetensors` is a deviation: the answer is {mean:.8g} + "
+            f"{deviation:.8g} x output (torch.export, onnx and `shoal predict` do it)."
+        )
         yield ""
     made = data.columns
     if made is None:
@@ -114,8 +117,9 @@ def _inputs(trained: TrainedModel) -> Iterator[str]:
     yield ""
 
 
-def _members(trained: TrainedModel) -> Iterator[str]:
-    """Whose uploads were accepted, how often, and over how many samples."""
+def _members(trained: TrainedModel, score: str) -> Iterator[str]:
+    """Whose uploads were accepted, how often, and over how many samples; and every member's score,
+    as the run calls it."""
     table = _clients(trained)
     if table is None:
         yield "No table of members was kept."
@@ -130,11 +134,12 @@ def _members(trained: TrainedModel) -> Iterator[str]:
     )
     accuracy = _last_accuracy(table)
     yield ""
-    yield "| member | rounds | samples seen | accuracy on its own held-out rows |"
+    yield f"| member | rounds | samples seen | {score} on its own held-out rows |"
     yield "|---|---|---|---|"
     for member, often, seen in list(zip(ids.tolist(), rounds, samples, strict=True))[:LISTED]:
         own = accuracy.get(member)
-        shown = "-" if own is None else f"{100 * own:.2f} %"
+        shown = "-" if own is None else f"{own:.4g}"
+        shown = f"{100 * own:.2f} %" if own is not None and score == "accuracy" else shown
         yield f"| {member} | {often} | {seen:,} | {shown} |"
     if len(ids) > LISTED:
         yield ""
@@ -156,8 +161,10 @@ def _figures(trained: TrainedModel, records: Sequence[dict[str, Any]]) -> Iterat
         yield f"- {name} {value:.4g}" if isinstance(value, int | float) else f"- {name} {value}"
     own = last.get("personalised")
     if own:
-        parts = (f"{name} {100 * value:.2f} %" for name, value in own.items() if value is not None)
-        yield f"- over members: {', '.join(parts)}"
+        parts = (
+            f"{name} {own[name]:.4g}" for name in ("mean", "std", "worst_decile") if name in own
+        )
+        yield f"- over {own.get('members', 'all')} members: {', '.join(parts)}"
     if trained.who != "the global model":
         yield ""
         yield f"These are the run's figures; the files hold {trained.who}."

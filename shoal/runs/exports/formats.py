@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from shoal.core.errors import UserError
 from shoal.core.files import check_writable, private_folder, write_bytes, write_text
 from shoal.core.layers.fitting import logits_and_features
-from shoal.core.task import Unit, in_unit
-from shoal.core.types import Input, split_inputs
+from shoal.core.task import ModuleTask, in_unit
+from shoal.core.types import split_inputs
 from shoal.models.adapters import AdaptedNetwork, Adapters, adapted_layers
 from shoal.runs.exports.card import model_card
 from shoal.runs.exports.trained import TrainedModel
@@ -104,11 +104,11 @@ def _apart(trained: TrainedModel, read_back: Reader, x: Tensor) -> float:
 
 class LogitsOnly(nn.Module):
     """A network that answers with its logits alone, whatever else it returns; numbers in the unit
-    of the answers that it learnt."""
+    of the run's answers."""
 
-    def __init__(self, network: nn.Module, inputs: Sequence[Input] = (), unit: Unit = ()) -> None:
+    def __init__(self, network: nn.Module, task: ModuleTask) -> None:
         super().__init__()
-        self.network, self.inputs, self.unit = network, tuple(inputs), unit
+        self.network, self.inputs, self.unit = network, task.inputs, task.unit
 
     def forward(self, x: Tensor) -> Tensor:
         one = self.network(**split_inputs(x, self.inputs)) if self.inputs else self.network(x)
@@ -119,7 +119,7 @@ class LogitsOnly(nn.Module):
 def _loaded(trained: TrainedModel, tensors: Mapping[str, Tensor]) -> LogitsOnly:
     network = trained.network()
     network.load_state_dict(dict(tensors))
-    return LogitsOnly(network, trained.task.inputs, trained.task.unit).eval()
+    return LogitsOnly(network, trained.task).eval()
 
 
 # ---- writers -------------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ def _peft(trained: TrainedModel, folder: Path) -> Reader:
     again = trained.network()
     again.load_state_dict(load_file(folder / "base.safetensors"))
     found = peft.PeftModel.from_pretrained(again, str(folder))
-    return LogitsOnly(found, trained.task.inputs).eval()
+    return LogitsOnly(found, trained.task).eval()
 
 
 def _peft_of_the_users(trained: TrainedModel, network: Any, folder: Path) -> Reader:
@@ -221,7 +221,7 @@ def _peft_of_the_users(trained: TrainedModel, network: Any, folder: Path) -> Rea
     again: Any = trained.network()
     again.load_state_dict(load_file(folder / "base.safetensors"), strict=False)
     again.load_adapter(str(folder), "default")
-    return LogitsOnly(again, trained.task.inputs).eval()
+    return LogitsOnly(again, trained.task).eval()
 
 
 def _name_in_peft(layer: str, tensor: str, known: Mapping[str, Any]) -> str:

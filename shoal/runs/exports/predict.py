@@ -85,16 +85,18 @@ def answers(trained: TrainedModel, data: Dataset, x: Tensor) -> dict[str, list[A
     device = trained.model.theta.device
     parts = [trained.outputs(some.to(device)) for some in torch.split(x, AT_ONCE)]
     logits = torch.cat(parts).double()
-    if data.target in ("token", "dense"):
-        found = logits.argmax(1 if data.target == "dense" else -1).flatten(1)
+    if trained.task.target in ("token", "dense"):
+        found = logits.argmax(1 if trained.task.target == "dense" else -1).flatten(1)
         return {"prediction": [" ".join(map(str, row)) for row in found.tolist()]}
     wide = logits.reshape(len(logits), -1)
     numbers = [str(number) for number in range(wide.shape[1])]
-    names = list(data.class_names) if len(data.class_names) == len(numbers) else numbers
-    if data.target == "number":
-        titles = ["prediction"] if len(names) == 1 else [f"y_{name}" for name in names]
+    asked = trained.plan.config.data.options.get("y")
+    known = list(data.class_names) or (list(asked) if isinstance(asked, list | tuple) else [])
+    names = known if len(known) == len(numbers) else numbers
+    if trained.task.target == "number":
+        titles = ["prediction"] if len(names) == 1 else list(names)
         return {title: wide[:, i].tolist() for i, title in enumerate(titles)}
-    several = data.target == "multi_label"
+    several = trained.task.target == "multi_label"
     shares = torch.sigmoid(wide) if several else torch.softmax(wide, -1)
     if several:
         on = (shares > 0.5).tolist()

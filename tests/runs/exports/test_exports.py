@@ -291,6 +291,44 @@ def test_the_card_says_how_rows_become_inputs(flowers: Path, tmp_path: Path) -> 
     assert [float(p) for p in answer[2:]] == pytest.approx(by_hand, abs=1e-5)
 
 
+def prices_and_labels(folder: Path) -> Path:
+    """Three columns; a price far from 0, and two labels, red and blue."""
+    x = np.random.default_rng(0).normal(size=(160, 3))
+    table = np.c_[x, 1000 + 50 * x @ [1, 2, -1], x[:, :2] > 0]
+    head = "a,b,c,price,red,blue"
+    np.savetxt(folder / "t.csv", table, delimiter=",", header=head, comments="", fmt="%.4f")
+    (folder / "new.csv").write_text("a,b,c\n1,1,-1\n-1,-1,1\n")
+    return folder / "t.csv"
+
+
+@pytest.mark.parametrize("kind", ["number", "labels"])
+def test_other_answers_go_home(tmp_path: Path, kind: str) -> None:
+    """Prices in their own unit, though the network learns deviations; labels by their names."""
+    number = kind == "number"
+    data = {"path": str(prices_and_labels(tmp_path)), "y": "price" if number else ["red", "blue"]}
+    data |= {"regression": True, "leave_out": ["red", "blue"]} if number else {"leave_out": "price"}
+    world, model = {**BASE["world"], "rounds": 20}, {"name": "mlp", "hidden": [16]}
+    run = played(
+        tmp_path / "run", data=data, world=world, model=model, local={"lr": 0.1, "batch": 8}
+    )
+    trained = read_model(run)
+    for form in ("safetensors", "torch.export"):
+        export(trained, form, tmp_path / form)
+    program, x = (
+        torch.export.load(tmp_path / "torch.export" / "model.pt2").module(),
+        trained.rows(7),
+    )
+    torch.testing.assert_close(program(x), trained.outputs(x), atol=1e-2, rtol=1e-5)
+    header, *rows = predict(trained, tmp_path / "new.csv", None).splitlines()
+    card = (tmp_path / "safetensors" / "MODEL_CARD.md").read_text()
+    if number:  # 1000 and four deviations of 50
+        assert header == "prediction" and "the answer is" in card and "| r2 on its own" in card
+        assert [float(row) for row in rows] == pytest.approx([1200, 800], abs=60)
+    else:
+        assert header == "prediction,p_red,p_blue"
+        assert [row.split(",")[0] for row in rows] == ["red;blue", ""]
+
+
 def test_rows_that_do_not_fit_are_one_sentence(flowers: Path, tmp_path: Path) -> None:
     trained, file = read_model(flowers), tmp_path / "new.csv"
     for text, sentence in (
