@@ -160,12 +160,12 @@ class Uploads:
     clients: tuple[int, ...]
     weights: tuple[float, ...]  # normalised
     delta: Tensor  # the combined displacement
-    stats: Tensor | None = None  # the mean of the clients' running statistics
     payload: Tree = ()  # of the asking part, reduced as it declares
     stacked: Tensor | None = None  # [m, P], only for parts that need every upload
     norms: tuple[float, ...] = ()  # |delta_i|, from the guard's pass
     losses: tuple[float, ...] = ()
     mean_steps: float = 0.0
+    stats: Tensor | None = None  # the mean of the clients' running statistics
 
 
 class ClientCalls(Protocol):
