@@ -128,7 +128,7 @@ def _of_frame(table: tables.Table, options: Mapping[str, Any]) -> Dataset:
 
 
 # ---- arrays and tensors --------------------------------------------------------------------------
-class Part(NamedTuple):
+class _Given(NamedTuple):
     """Rows and answers; several inputs stand side by side."""
 
     x: Tensor
@@ -136,7 +136,7 @@ class Part(NamedTuple):
     inputs: tuple[Input, ...] = ()
 
 
-def _parts(given: Any) -> list[Part]:
+def _parts(given: Any) -> list[_Given]:
     """One pair (all rows) or two (training and test rows)."""
     if isinstance(given, tuple | list):
         if len(given) == 4:
@@ -151,7 +151,7 @@ def _rows(given: Any) -> bool:
     return isinstance(given, torch.utils.data.Dataset)
 
 
-def _pair(given: Any) -> Part:
+def _pair(given: Any) -> _Given:
     tensors = getattr(given, "tensors", None)
     if tensors is None and _rows(given):
         if not hasattr(given, "__len__") or inspect.isgenerator(given):
@@ -171,7 +171,7 @@ def _pair(given: Any) -> Part:
         if not each:
             raise _unknown(given, "it has no inputs")
         joined, inputs = joined_inputs({name: _inputs(part.x) for name, part in each.items()})
-        return Part(joined, next(iter(each.values())).y, inputs)
+        return _Given(joined, next(iter(each.values())).y, inputs)
     try:
         x, y = (torch.as_tensor(np.asarray(v) if not isinstance(v, Tensor) else v) for v in found)
     except (TypeError, ValueError) as error:
@@ -179,7 +179,7 @@ def _pair(given: Any) -> Part:
     if not x.dim() or not y.dim() or len(x) != len(y) or not len(y):
         raise UserError(f"data: x has shape {tuple(x.shape)} and y {tuple(y.shape)}; they need "
                         f"equally many rows, and at least one.")  # fmt: skip
-    return Part(x.detach(), y.detach())
+    return _Given(x.detach(), y.detach())
 
 
 def _unknown(given: Any, why: str) -> UserError:
@@ -191,7 +191,7 @@ def _unknown(given: Any, why: str) -> UserError:
     )
 
 
-def _of_arrays(parts: list[Part], options: Mapping[str, Any]) -> Dataset:
+def _of_arrays(parts: list[_Given], options: Mapping[str, Any]) -> Dataset:
     for key in options:
         if key not in OF_ARRAYS:
             raise UserError(f"data: arrays have no option {key!r}; {suggestion(key, OF_ARRAYS)}.")
