@@ -120,6 +120,13 @@ def world_of(config: Config, data: Dataset, validation: float) -> World:
     from shoal.worlds.build import build
 
     held_out = config.evaluate.held_out if config.evaluate.of_members else None
+    for key in ("domains", "bias") if data.inputs else ():
+        if config.world.options.get(key):
+            raise UserError(
+                f"world.{key} changes what samples look like, and these have several inputs "
+                f"({', '.join(one.name for one in data.inputs)}), some of them numbers of things; "
+                f"leave it out"
+            )
     if config.world.name == "saved":
         return from_file(config.world.options, data, validation, held_out)
     spec = {"name": config.world.name, **config.world.options}
@@ -196,11 +203,11 @@ def task_of(config: Config, data: Dataset) -> ModuleTask:
         make = adapted(config, make, sample)
     with seeded(0):
         network = make()
-        materialise(network, sample)
+        materialise(network, sample, data.inputs)
     check_layers(network)
     shape = outputs_shape(data.target, outputs, data.train.y)
     # one of its own, as it will be trained: it is looked at in training mode
-    seen = watched(deepcopy(network).to(torch.float32), sample, shape)
+    seen = watched(deepcopy(network).to(torch.float32), sample, shape, data.inputs)
     with concerning("loss"):
         rows = loss_of(config.loss, data, shape)
     task = ModuleTask(
@@ -218,6 +225,7 @@ def task_of(config: Config, data: Dataset) -> ModuleTask:
         draws_by_row=seen.by_row,
         sample=sample,
         seed=config.seed,
+        inputs=data.inputs,
     )
     if choice.init == "random" or config.adapters is not None or not task.frozen:
         return task

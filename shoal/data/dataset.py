@@ -14,7 +14,7 @@ from torch import Tensor
 
 from shoal.core.errors import UserError, suggestion
 from shoal.core.own_code import is_own, resolve
-from shoal.core.types import Pool, Target
+from shoal.core.types import Input, Pool, Target
 from shoal.data.download import About
 from shoal.data.targets import check_targets
 from shoal.data.time_column import TimeColumn
@@ -56,6 +56,7 @@ class Dataset(NamedTuple):
     times: TimeColumn | None = None
     columns: Prepared | None = None
     class_names: tuple[str, ...] = ()
+    inputs: tuple[Input, ...] = ()  # where there are several, side by side in ``x``
 
     @property
     def label_classes(self) -> int | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from shoal.core.errors import UserError, suggestion
 from shoal.core.own_code import called
-from shoal.core.types import Pool
+from shoal.core.types import Input, Pool, joined_inputs
 from shoal.data import tables
 from shoal.data.dataset import Dataset, checked, function
 from shoal.data.sources.own_files import (
@@ -128,7 +128,15 @@ def _of_frame(table: tables.Table, options: Mapping[str, Any]) -> Dataset:
 
 
 # ---- arrays and tensors --------------------------------------------------------------------------
-def _parts(given: Any) -> list[tuple[Tensor, Tensor]]:
+class _Given(NamedTuple):
+    """Rows and answers; several inputs stand side by side."""
+
+    x: Tensor
+    y: Tensor
+    inputs: tuple[Input, ...] = ()
+
+
+def _parts(given: Any) -> list[_Given]:
     """One pair (all rows) or two (training and test rows)."""
     if isinstance(given, tuple | list):
         if len(given) == 4:
@@ -143,7 +151,7 @@ def _rows(given: Any) -> bool:
     return isinstance(given, torch.utils.data.Dataset)
 
 
-def _pair(given: Any) -> tuple[Tensor, Tensor]:
+def _pair(given: Any) -> _Given:
     tensors = getattr(given, "tensors", None)
     if tensors is None and _rows(given):
         if not hasattr(given, "__len__") or inspect.isgenerator(given):
@@ -158,6 +166,12 @@ def _pair(given: Any) -> tuple[Tensor, Tensor]:
     found = given if tensors is None else tensors
     if not isinstance(found, tuple | list) or len(found) != 2:
         raise _unknown(given, "")
+    if isinstance(found[0], Mapping):
+        each = {name: _pair((x, found[1])) for name, x in found[0].items()}
+        if not each:
+            raise _unknown(given, "it has no inputs")
+        joined, inputs = joined_inputs({name: _inputs(part.x) for name, part in each.items()})
+        return _Given(joined, next(iter(each.values())).y, inputs)
     try:
         x, y = (torch.as_tensor(np.asarray(v) if not isinstance(v, Tensor) else v) for v in found)
     except (TypeError, ValueError) as error:
@@ -165,24 +179,27 @@ def _pair(given: Any) -> tuple[Tensor, Tensor]:
     if not x.dim() or not y.dim() or len(x) != len(y) or not len(y):
         raise UserError(f"data: x has shape {tuple(x.shape)} and y {tuple(y.shape)}; they need "
                         f"equally many rows, and at least one.")  # fmt: skip
-    return x.detach(), y.detach()
+    return _Given(x.detach(), y.detach())
 
 
 def _unknown(given: Any, why: str) -> UserError:
     more = f" ({' '.join(why.split())})" if why else ""
     return UserError(
         f"data cannot be a {type(given).__name__}{more}; it must be a name, a mapping, a data "
-        f"frame, (x, y), (x, y, x_test, y_test), a torch data set, or a shoal Dataset."
+        f"frame, (x, y), (x, y, x_test, y_test), ({{name: x}}, y) for a network of several inputs, "
+        f"a torch data set, or a shoal Dataset."
     )
 
 
-def _of_arrays(parts: list[tuple[Tensor, Tensor]], options: Mapping[str, Any]) -> Dataset:
+def _of_arrays(parts: list[_Given], options: Mapping[str, Any]) -> Dataset:
     for key in options:
         if key not in OF_ARRAYS:
             raise UserError(f"data: arrays have no option {key!r}; {suggestion(key, OF_ARRAYS)}.")
     said = options.get("target"), options.get("classes")
-    learnt, labels = _labels([y for _, y in parts], *said)
-    xs = [_inputs(x) for x, _ in parts]
+    learnt, labels = _labels([part.y for part in parts], *said)
+    xs, inputs = [_inputs(part.x) for part in parts], parts[0].inputs
+    if any(part.inputs != inputs for part in parts):
+        raise UserError("data: training and test rows have other inputs.")
     if len(xs) == 1:
         share = share_of(options.get("test", 0.2))
         held = torch.from_numpy(stratified(learnt.strata, share, int(options.get("seed", 0))))
@@ -202,7 +219,7 @@ def _of_arrays(parts: list[tuple[Tensor, Tensor]], options: Mapping[str, Any]) -
         tokens = max(tokens, classes or 0)  # what is read and what is said are the same tokens
         classes = said[1] or tokens
     return Dataset("memory", train, test, classes, shape, vocabulary=tokens, target=learnt.target,
-                   notes=notes)  # fmt: skip
+                   notes=notes, inputs=inputs)  # fmt: skip
 
 
 def _inputs(x: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from shoal.core.errors import UserError, suggestion
-from shoal.core.types import Pool, Target
+from shoal.core.types import Input, Pool, Target, joined_inputs
 from shoal.data import tables
 from shoal.data.columns import (
     NORMALIZE,
@@ -45,7 +45,7 @@ Given = str | Mapping[str, Any]
 def files(
     *,
     path: str,
-    x: Columns | None = None,
+    x: Columns | Mapping[str, Columns] | None = None,
     y: Columns = "y",
     client: str | None = None,
     regression: bool = False,
@@ -73,7 +73,9 @@ def files(
     ----------
     path: .npz, .npy, .csv, .csv.gz, .parquet, or a folder of images.
     x: a column, a list of columns, a prefix such as ``pixel*``, or left out: ``x`` if there is
-        such a column, otherwise all others. Bytes of more than one axis become [0, 1].
+        such a column, otherwise all others. Several inputs: columns by the names that the
+        network's forward has for them, as in ``{numbers: [age, income], kinds: [job]}``. Bytes of
+        more than one axis become [0, 1].
     y: the column of the answers, or a list of columns; classes are numbered in sorted order of
         their names.
     client: the column that says whose row it is: the natural partition.
@@ -128,7 +130,7 @@ def memory(*, rows: int, kind: str = "rows") -> Dataset:
 class ColumnRules(NamedTuple):
     """What becomes of the columns, as :func:`files` says it."""
 
-    x: Columns | None = None
+    x: Columns | Mapping[str, Columns] | None = None
     normalize: Normalize | None = None
     category: Sequence[str] = ()
     date: Given | None = None
@@ -206,7 +208,7 @@ def of_table(
     found = Dataset(
         "files", pools[0], pools[1], classes, tuple(pools[0].x.shape[1:]),
         vocabulary=vocabulary, words=made.words, notes=tuple(notes), target=learnt.target,
-        columns=made.prepared, class_names=tuple(map(str, learnt.names)),
+        columns=made.prepared, class_names=tuple(map(str, learnt.names)), inputs=made.several,
     )  # fmt: skip
     if _scales_y(learnt, kind, rules, made):
         found = found._replace(unit=_unit(pools[0].y))
@@ -255,6 +257,7 @@ class Inputs(NamedTuple):
     prepared: Prepared | None = None
     vocabulary: int | None = None
     words: str | None = None
+    several: tuple[Input, ...] = ()
 
 
 def inputs(
@@ -264,6 +267,8 @@ def inputs(
     if rules.normalize not in (None, *NORMALIZE):
         raise UserError(f"normalize of data set 'files' is {rules.normalize!r}; it must be "
                         f"standard, minmax or none.")  # fmt: skip
+    if isinstance(rules.x, Mapping):
+        return _several(table, rules, rules.x, held)
     text = _settings(rules.text, "text", ("column", "as", "vocabulary", "length"))
     date = _settings(rules.date, "date", ("column", "features", "format"))
     special = {s["column"]: s for s in (text, date) if s}
@@ -302,6 +307,32 @@ def inputs(
         notes.append(f"data: column {name!r} has no value in {count:,} of {table.rows:,} rows; its "
                      f"mean over training rows stands there")  # fmt: skip
     return Inputs(torch.from_numpy(train), torch.from_numpy(test), made)
+
+
+def _several(
+    table: Table, rules: ColumnRules, named: Mapping[str, Columns], held: NDArray[np.bool_]
+) -> Inputs:
+    """Inputs by the names that a network has for them; their numbers stay as they are."""
+    others = {"normalize": rules.normalize not in (None, "none"), "category": rules.category,
+              "date": rules.date, "text": rules.text}  # fmt: skip
+    for key, given in others.items():
+        if given:
+            raise UserError(f"data.{key} does not go with several inputs (x: {', '.join(named)}), "
+                            f"whose numbers stay as they are; leave it out.")  # fmt: skip
+    found: dict[str, torch.Tensor] = {}
+    for name, columns in named.items():
+        names = [table.check(column, f"x.{name}") for column in listed(columns)]
+        values = [table.column(column) for column in names]
+        whole = all(v.dtype.kind in "iu" for v in values)
+        kept = [v.astype(np.int64) if whole else _array(table, n)
+                for v, n in zip(values, names, strict=True)]  # fmt: skip
+        bad = [n for n, v in zip(names, kept, strict=True) if not np.isfinite(v).all()]
+        if bad:
+            raise UserError(f"column {bad[0]!r} of {table.where} has values that are missing; "
+                            f"several inputs need every value.")  # fmt: skip
+        found[name] = torch.from_numpy(kept[0] if len(kept) == 1 else np.stack(kept, 1))
+    x, inputs = joined_inputs(found)
+    return Inputs(x[~held], x[held], several=inputs)
 
 
 def _names(table: Table, rules: ColumnRules, taken: set[str]) -> list[str]:
