@@ -107,7 +107,7 @@ def resolve(key: str, name: str, makes: type | None = None) -> Callable[..., Any
     module, _, attribute = name.partition(":")
     loaded = import_module(key, module)
     if not hasattr(loaded, attribute):
-        public = [known for known in vars(loaded) if not known.startswith("_")]
+        public = [k for k, v in vars(loaded).items() if callable(v) and not k.startswith("_")]
         raise UserError(f"{key}: module {module!r} has no {attribute!r}; "
                         f"{suggestion(attribute, public)}")  # fmt: skip
     found = getattr(loaded, attribute)
