@@ -164,6 +164,8 @@ def complete_model(choice: ModelChoice, data: Dataset) -> dict[str, Any]:
     known = defaults_of(models.maker(choice.name), but=OF_DATA)
     if data.vocabulary is not None and models.takes(choice.name, "vocabulary"):
         known["vocabulary"] = data.vocabulary
+    if data.columns is not None and models.takes(choice.name, "embedded"):
+        known["embedded"] = [list(place) for place in data.columns.categories]
     if "each" in known:  # left out where it is false, as it was before there was a choice
         known.pop("each")
         if data.target == "token":

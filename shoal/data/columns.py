@@ -278,6 +278,13 @@ class Prepared(NamedTuple):
     def names(self) -> list[str]:
         return [name for encoder in self.encoders for name in encoder.names]
 
+    @property
+    def categories(self) -> list[tuple[int, int]]:
+        """The first input of every category, and how many it has."""
+        ends = np.cumsum([0, *(len(e.names) for e in self.encoders)]).tolist()
+        return [(first, len(e.names)) for first, e in zip(ends, self.encoders, strict=False)
+                if isinstance(e, Categories | DateParts)]  # fmt: skip
+
     def apply(self, table: Table) -> Floats:
         """The inputs of other rows, as training rows were prepared."""
         sums = _Sums(table.where, self.names)

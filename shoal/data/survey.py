@@ -14,7 +14,7 @@ import numpy as np
 from shoal.core.errors import UserError
 from shoal.core.types import Target
 from shoal.data.columns import MOST, as_texts, dates, part_of
-from shoal.data.tables import Array, Table, is_number, no_value, read, row_of
+from shoal.data.tables import COMMA, Array, Table, check_mixed, is_number, no_value, read, row_of
 
 Sort = Literal["numbers", "whole numbers", "categories", "texts", "dates", "names of rows",
                "one value", "nothing", "arrays", "other"]  # fmt: skip
@@ -100,6 +100,8 @@ def _facts(table: Table, name: str) -> ColumnFacts:
     known = values[~missing]
     facts = ColumnFacts(name, "other", 0, int(missing.sum()), str(known[0]))
     if kind == "text":
+        if COMMA.match(str(known[0])):
+            check_mixed(known, name, table.where)
         return _of_texts(facts, as_texts(known).tolist(), len(values))
     if kind not in ("number", "date"):
         return facts

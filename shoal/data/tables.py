@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv as plain_csv
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ Kind = Literal["number", "text", "date", "list", "empty", "other"]
 BLOCK = 1 << 16  # rows
 FEW = 1 << 16  # whole numbers this near to each other are counted, not sorted
 MISSING = ("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "#N/A", "<NA>")
+COMMA = re.compile(r"-?\d+,\d+$")
 SEPARATORS = ",;\t|"
 
 
@@ -293,6 +295,11 @@ def _such(bad: NDArray[np.bool_]) -> str:
 def check_mixed(values: Array, name: str, where: object) -> None:
     """Refuse texts of which most are numbers: a cell went wrong, and the column with it."""
     found = Counter(v for v in values.tolist() if v is not None)
+    commas = sum(count for text, count in found.items() if COMMA.match(str(text)))
+    if commas * 2 > found.total():
+        raise UserError(f"column {name!r} of {where} writes numbers with a comma, such as "
+                        f"{next(t for t in found if COMMA.match(str(t)))!r}; write them with a "
+                        f"point.")  # fmt: skip
     numbers = sum(count for text, count in found.items() if is_number(str(text)))
     if numbers * 2 > found.total() > numbers:
         wrong = np.array([v is not None and not is_number(str(v)) for v in values.tolist()])

@@ -30,6 +30,7 @@ from shoal.models.small_networks import (
     SmallCNN,
     SmallUNet,
     SvhnCNN,
+    Tabular,
 )
 from shoal.models.text import CharLSTM, FastText, Transformer, WordLSTM
 
@@ -54,6 +55,7 @@ __all__ = [
     "SmallCNN",
     "SmallUNet",
     "SvhnCNN",
+    "Tabular",
     "Transformer",
     "WordLSTM",
     "build",

@@ -57,6 +57,49 @@ class MLP(nn.Module):
         return self.head(features), features
 
 
+@model("tabular")
+class Tabular(MLP):
+    """A network for tables: every category is embedded, then ReLU layers ``hidden`` and the head.
+
+    ``embedded`` are the categories of the inputs, each the first of its columns of 0 and 1 and how
+    many there are; a table brings its own. A category becomes ``width`` numbers, learnt for each of
+    its values, or as many as it has values if that is fewer; one that no training row had is 0.
+    """
+
+    def __init__(
+        self,
+        shape: Shape,
+        classes: int,
+        *,
+        hidden: int | Sequence[int] = (32,),
+        width: int = 4,
+        embedded: Sequence[Sequence[int]] = (),
+    ) -> None:
+        positive("tabular", "width", (width,))
+        places = [(int(first), int(size)) for first, size in embedded]
+        inside = {first + i for first, size in places for i in range(size)}
+        if inside and max(inside) >= prod(shape):
+            raise UserError(f"embedded of model 'tabular' names input {max(inside)}, and there are "
+                            f"{prod(shape)}, counted from 0.")  # fmt: skip
+        others = dict.fromkeys(i for i in range(prod(shape)) if i not in inside)
+        starts = [i for i in others if i - 1 not in others]
+        ends = [i + 1 for i in others if i + 1 not in others]
+        wide = len(others) + sum(min(width, size) for _, size in places)
+        super().__init__((wide,), classes, hidden=hidden)
+        self.places = places
+        self.runs = list(zip(starts, ends, strict=True))  # of inputs that are no category
+        self.embed = nn.ModuleList(
+            nn.Linear(size, min(width, size), bias=False) for _, size in places
+        )
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = x.flatten(1)
+        parts = [x[:, first : first + size] for first, size in self.places]
+        found = [layer(part) for layer, part in zip(self.embed, parts, strict=True)]
+        runs = [x[:, first:end] for first, end in self.runs]
+        return super().forward(torch.cat([*runs, *found], 1))
+
+
 # ---- cnn -----------------------------------------------------------------------------------------
 # The small convolutional networks of the federated literature, and one for any image.
 

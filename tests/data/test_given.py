@@ -137,3 +137,12 @@ def test_what_is_no_data(given: Any, says: str) -> None:
     with pytest.raises(UserError, match=says) as caught:
         shoal.run(data=given, world={"name": "static", "members": 2, "rounds": 1})
     assert "\n" not in str(caught.value) and caught.value.key == "data"
+
+
+def test_a_tables_categories_are_embedded() -> None:
+    rows = pa.table({**COLUMNS, "day": np.arange(ROWS).astype("datetime64[D]")})
+    given = {"table": rows, "date": {"column": "day", "features": ["weekday"]}}
+    made = shoal.run(data=given, model="tabular", engine="loop",
+                     world={"name": "static", "members": 2, "rounds": 1})  # fmt: skip
+    # a, b, three sites, seven weekdays
+    assert made.plan.config.model.options["embedded"] == [[2, 3], [5, 7]]

@@ -14,7 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from shoal.core.errors import UserError
 from shoal.core.task import ModuleTask, mean_loss
 from shoal.core.types import Batch
-from shoal.models import build, model, names
+from shoal.models import MLP, build, model, names
 from shoal.models.registry import maker
 
 # name, shape, options: one small case of every model
@@ -23,6 +23,7 @@ CASES: list[tuple[str, tuple[int, ...], dict[str, Any]]] = [
     ("linear", (1, 2, 3), {}),
     ("mlp", (6,), {"hidden": (7, 4)}),
     ("mlp", (1, 2, 3), {"hidden": 4}),
+    ("tabular", (7,), {"hidden": 4, "embedded": [[1, 3], [5, 2]], "width": 2}),
     ("lenet5", (1, 12, 14), {}),
     ("mnist_cnn", (1, 8, 8), {}),
     ("cifar_cnn", (3, 16, 17), {}),
@@ -195,7 +196,7 @@ def test_the_head_is_found_by_name(
     head = task.module.get_submodule("head")
     assert int(task.layout.mask(["head"]).sum()) == sum(p.numel() for p in head.parameters())
     assert task.stats_layout.size == 0
-    one_by_one = name == "fasttext" or name not in ("linear", "mlp", *TEXT)
+    one_by_one = name == "fasttext" or name not in ("linear", "mlp", "tabular", *TEXT)
     assert task.stackable != one_by_one
 
 
@@ -299,3 +300,16 @@ def test_two_models_of_one_name_are_a_mistake() -> None:
         @model("mlp")
         class Other(torch.nn.Module):
             pass
+
+
+def test_categories_are_embedded() -> None:
+    """By hand: the row of a value is looked up, an unknown value is 0, other inputs go on."""
+    net = build("tabular", (5,), 2, hidden=(3,), width=2, embedded=[[1, 3]])
+    table = net.embed[0].weight.T
+    x = torch.tensor([[7.0, 0, 1, 0, 9], [7.0, 0, 0, 0, 9]])
+    wanted = torch.stack([
+        torch.cat([torch.tensor([7.0, 9.0]), table[1]]), torch.tensor([7.0, 9.0, 0, 0]),
+    ])  # fmt: skip
+    assert torch.equal(net(x)[0], MLP.forward(net, wanted)[0])
+    with pytest.raises(UserError, match="names input 5, and there are 5"):
+        build("tabular", (5,), 2, embedded=[[4, 2]])
