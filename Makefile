@@ -13,7 +13,7 @@ TORCH_VERSION := $(BIN)/python -c "from importlib.metadata import version; print
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-python-emitter test-torch test-slow test-ray test-flower fuzz lint docs clean \
-  bench bench-real bench-cores bench-w3 bench-methods bench-seeds bench-memory bench-scaling bench-peers bench-ray bench-flower
+  bench bench-real bench-cores bench-w3 bench-methods bench-layers bench-seeds bench-memory bench-scaling bench-peers bench-ray bench-flower
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -124,6 +124,9 @@ bench-w3: setup ## how near the convolutional workload comes to a matrix product
 
 bench-methods: setup ## what a method costs beside FedAvg
 	@$(BIN)/python -m benchmarks.methods
+
+bench-layers: setup ## what dropout, augmentation and a frozen body cost
+	@$(BIN)/python -m benchmarks.layers
 
 bench-seeds: setup ## three seeds against one, as whole commands
 	@$(BIN)/python -m benchmarks.seeds

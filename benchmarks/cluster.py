@@ -214,11 +214,13 @@ def main() -> None:
     asked = parser.parse_args()
     options = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
     import_module("ray").init(address="local", num_cpus=1 + sum(asked.workers), **options)
-    rows = [row for name in asked.loads
-            for row in measured(name, loads()[name], asked.workers, asked.turns)]  # fmt: skip
+    rows = []
+    for name in asked.loads:
+        rows += (found := measured(name, loads()[name], asked.workers, asked.turns))
+        if asked.figures:
+            with asked.figures.open("a") as file:
+                file.writelines(json.dumps(row) + "\n" for row in found)
     if asked.figures:
-        with asked.figures.open("a") as file:
-            file.writelines(json.dumps(row) + "\n" for row in rows)
         rows = [json.loads(line) for line in asked.figures.read_text().splitlines()]
     if asked.no_fit:
         return

@@ -23,6 +23,7 @@ from torch.nn.functional import cross_entropy
 from benchmarks.federation import rounds_of
 from benchmarks.loads import LOADS, Load
 from benchmarks.networks import ResNet, TextTransformer
+from shoal.data.augment import Augment
 from shoal.models.adapters import Adapters
 
 RATE = 0.05
@@ -69,7 +70,9 @@ def dropped(name: str, drop: float) -> Load:
     return replace(LOADS[name], build=partial(build, drop))
 
 
+AUGMENTED = {"W3 crop, flip": Augment(crop=2, flip=True)}
 CASES: dict[str, tuple[str, Load]] = {
+    "W3 crop, flip": ("W3", LOADS["W3"]),
     "W1 dropout .1": ("W1", dropped("W1", 0.1)),
     "W1 dropout .5": ("W1", dropped("W1", 0.5)),
     "R3 dropout .1": ("R3", dropped("R3", 0.1)),
@@ -122,7 +125,7 @@ def measure(name: str, repeats: int) -> Iterator[tuple[float, float]]:
     x, y = load.data()
     turn = load.turn
     count = turn * (repeats + 2)
-    case = rounds_of(load, x, y, count, 1, torch.float32).round
+    case = rounds_of(load, x, y, count, 1, torch.float32, AUGMENTED.get(name)).round
     if base in ("bare", "peft"):
         plain = load if base == "bare" else replace(load, build=by_peft)
         other: Play = Bare(plain, x, y, load.cohorts(count)).round

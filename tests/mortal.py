@@ -17,7 +17,7 @@ from shoal.methods.view import GradFn, View
 
 @dataclass(frozen=True, kw_only=True)
 class Striking(Part):
-    eager_reason: ClassVar[str] = "it looks around at every step"
+    loop_only_reason: ClassVar[str] = "it looks around at every step"
 
     folder: str
     times: int = 1

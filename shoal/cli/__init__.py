@@ -47,7 +47,7 @@ def call(args: Sequence[str]) -> int:
     except Exception as error:
         # typer brings its own copy of click or uses the real one, so names decide, not classes
         name = type(error).__name__
-        if name == "AbandonedError":
+        if name == "RoundFailedError":
             return _say(str(error), DIVERGED if getattr(error, "diverged", False) else ABANDONED)
         if name == "Abort":
             return _say("interrupted", INTERRUPTED)

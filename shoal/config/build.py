@@ -132,6 +132,11 @@ def build(
             f"precision: method {chosen.name!r} trains a network of its own making, which is "
             f"computed in float32; leave out precision: {config.precision}"
         )
+    if config.adapters is not None and getattr(task, "inner", task) is not subject.task:
+        raise UserError(
+            f"adapters: method {chosen.name!r} trains a network of its own making, which has none; "
+            f"leave them out"
+        )
     initial = subject.initial if task is subject.task else task.initial(config.seed)
     initial = initial.to(device)
     with concerning("evaluate"):
@@ -341,7 +346,7 @@ def _check_measured(name: str, key: str, config: Config, task: Task) -> None:
 def _check_sampling(config: Config, method: Method, world: World) -> None:
     """What a rule of participation cannot do."""
     rule, wanted, here = config.sampling, config.participation, len(world.at(0).members)
-    several = method.only("init_bank") or method.only("route")
+    several = method.only("initial_models") or method.only("assign_models")
     if rule == "by_loss" and several is not None:
         raise UserError(
             f"sampling: by_loss looks at the loss of one model, and method {method.name!r} keeps "

@@ -61,6 +61,26 @@ SERVER_RULES: Final[Mapping[str, str]] = {
     "grace": "grace-seconds",
     "absent-after": "missed-before-gone",
 }
+# A slot of a part, or what a part says of itself -> what it is called now
+PART: Final[Mapping[str, str]] = {
+    "init_bank": "initial_models",
+    "session_start": "start_model",
+    "begin": "session_begins",
+    "member_end": "client_session_end",
+    "regroup": "update_models",
+    "ask": "before_training",
+    "route": "assign_models",
+    "travels": "sent_share",
+    "anchor": "after_server_step",
+    "notice": "detect",
+    "serve": "model_for",
+    "payload_once": "payload_is_sent",
+    "derivable_upload": "upload_costs_nothing",
+    "displacement_memory": "needs_plain_sgd",
+    "eager_reason": "loop_only_reason",
+    "stays_put": "leaves_zero_gradients_alone",
+}
+PAYLOAD_IS_SENT: Final[Mapping[str, str]] = {"round": "each_round", "stage": "once_per_task"}
 # ``processes`` ran methods that cannot be stacked, too: the rule finds the engine for those. How a
 # run is computed is no part of a hash, so these are not turned back.
 ENGINES: Final[Mapping[str, str]] = {"vectorized": "stacked", "processes": "auto"}

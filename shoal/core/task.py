@@ -437,15 +437,3 @@ def mean_loss(task: Task, outputs: Outputs, batch: Batch) -> Tensor:
         weight = torch.ones_like(losses) if batch.weight is None else batch.weight
         batch = batch._replace(weight=weighed(ignored, batch.y, weight))
     return batch.mean(losses)
-
-
-__all__ = [
-    "ModuleTask",
-    "QuadraticTask",
-    "Task",
-    "cross_entropy_rows",
-    "mean_loss",
-    "positions",
-    "learnt_of",
-    "weighed",
-]

@@ -267,7 +267,7 @@ class ClientProgram:
         filled = any(p.fills(slot) for p in self.method.parts for slot in slots)
         optimizer = self.local_optimizer
         moves = getattr(optimizer, "momentum", 1.0) or optimizer.adaptive
-        return not (filled or moves) and optimizer.stays_put
+        return not (filled or moves) and optimizer.leaves_zero_gradients_alone
 
     @cached_property
     def noisy(self) -> bool:
@@ -419,7 +419,7 @@ class ClientProgram:
         clock = Clock(0, 0, 0, 0, 0)
         view = self._view(given, model.theta, model.theta, model.stats, rate, clock, WholeData())
         part = self.method.parts[index]
-        return part.member_end(replace(view, memory=memories[index], sent=payload))
+        return part.client_session_end(replace(view, memory=memories[index], sent=payload))
 
     # ---- views and gradients ----
     def _view(

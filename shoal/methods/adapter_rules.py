@@ -136,7 +136,7 @@ class CombinedProducts(Part):
                 stats[name] = own[name] + mean
         return view.task.stats_layout.flatten(stats)
 
-    def serve(self, view: ServerView, client: int | None, memory: Tree) -> Tensor | Model:
+    def model_for(self, view: ServerView, client: int | None, memory: Tree) -> Tensor | Model:
         """A member predicts with what it would start from."""
         rank = self.ranks.largest if client is None else self.ranks.of(client)
         if rank == self.ranks.largest:

@@ -7,7 +7,7 @@ A layer keeps its class, its name and its tensors, which are frozen; beside them
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from math import prod, sqrt
 from typing import Any, Literal
@@ -222,6 +222,11 @@ class Adapters:
             raise UserError(
                 f"adapters.rule: {self.rule} needs adapters of shoal's own, and peft has put some "
                 f"on the network already; give the network without them, or write plain or ffa"
+            )
+        if replace(self, rule="plain") != Adapters():
+            raise UserError(
+                "adapters: peft has put adapters on the network already, with ranks, alpha and "
+                "targets of its own; say these there, and here rule: plain or ffa alone"
             )
         if self.rule == "ffa":
             for name, parameter in module.named_parameters():

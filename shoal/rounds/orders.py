@@ -136,7 +136,7 @@ def make_order(round: Round, k: int, jobs: Sequence[Job], summed: bool = False) 
         uniform=settings.uniform,
         summed=summed,
         last_batch=settings.last_batch,
-        ends=tuple(endings_of(federation, k).items()) if settings.elsewhere else (),
+        ends=tuple(endings_of(federation, k).items()) if settings.clients_are_remote else (),
     )
 
 
@@ -145,7 +145,7 @@ def make_member(round: Round, job: Job) -> Member:
     settings, now = round.settings, round.moment.round
     client, world, cap = job.client, settings.world, settings.cap(job.client)
     memories = round.federation.store.get(client, job.model)
-    if settings.elsewhere:  # the store holds numbers; the memories themselves are the client's
+    if settings.clients_are_remote:  # the store holds numbers; the client has the memories
         return Member(client, world.train(client, now), None, memories, cap)
     if round.federation.endings:
         memories = _caught_up(round, job, memories)
@@ -200,7 +200,7 @@ def catch_up(
     """A client's memories after the client half of those ``session_end`` that are newer than what
     it has ``seen``: the same tuple if there are none. ``ends`` are number and payload, by part."""
     for i, (number, payload) in ends.items():
-        fills = program.method.parts[i].fills("member_end")
+        fills = program.method.parts[i].fills("client_session_end")
         if fills and number > seen and memories[i] is not None:
             new = program.ended_memory(i, model, initial, memories, payload)
             memories = (*memories[:i], new, *memories[i + 1 :])
@@ -343,7 +343,7 @@ def sent_down(round: Round, k: int, order: Order, spent: Spent) -> Down:
     total = _model_bytes(settings, order.model, lacking, cohort)
     each = once = 0
     for part, sent in zip(settings.method.parts, order.sent, strict=True):
-        if part.payload_once == "stage":
+        if part.payload_is_sent == "once_per_task":
             once += tree.nbytes(sent)
         else:
             each += tree.nbytes(sent)
@@ -376,7 +376,7 @@ def once_bytes(round: Round) -> int:
     """Bytes of the payloads that a client is sent once per stage, and so must keep."""
     total = 0
     for i, part in round.filling("broadcast"):
-        if part.payload_once == "stage":
+        if part.payload_is_sent == "once_per_task":
             view = round.view(i, cohort=())
             total += tree.nbytes(part.broadcast(view, view.theta).payload)
     return total
@@ -384,9 +384,11 @@ def once_bytes(round: Round) -> int:
 
 def _travelling(settings: Settings) -> tuple[float, float]:
     """The shares of the vector that go over the wire, down and up."""
-    if not settings.method.fills("travels"):
+    if not settings.method.fills("sent_share"):
         return 1.0, 1.0
-    shares = [part.travels(settings.task.layout) for part in settings.method.fillers("travels")]
+    shares = [
+        part.sent_share(settings.task.layout) for part in settings.method.fillers("sent_share")
+    ]
     return math.prod(down for down, _ in shares), math.prod(up for _, up in shares)
 
 
@@ -397,4 +399,4 @@ def _counted(settings: Settings, payloads: tuple[Tree, ...]) -> tuple[Tree, ...]
         return tuple(payload for part, payload in pairs if not part.fills("numbers"))
     if settings.method.fills("client_start"):
         return payloads  # the start is the client's secret, and so is its displacement
-    return tuple(payload for part, payload in pairs if not part.derivable_upload)
+    return tuple(payload for part, payload in pairs if not part.upload_costs_nothing)

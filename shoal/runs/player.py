@@ -34,7 +34,7 @@ Observed = Callable[[Moment, RoundReport], Record]
 SHORT = 64  # numbers of a part's figure that a record carries
 
 
-class AbandonedError(Exception):
+class RoundFailedError(Exception):
     """A round stayed below quorum; its sentence is for the user.
 
     ``diverged`` if every upload that was turned away was not finite: the same run would end so
@@ -112,7 +112,7 @@ class Player:
         if report.abandoned:
             infinite = [r.reason == NOT_FINITE for r in report.rejected]
             apart = bool(infinite) and all(infinite)
-            raise AbandonedError(_sentence(round, report, world), round, apart)
+            raise RoundFailedError(_sentence(round, report, world), round, apart)
         record = self._record(moment, report) | local
         clients = _with_accuracy(report.clients, record.pop("by_member", {}))
         self.federation.round = round + 1

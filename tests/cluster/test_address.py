@@ -41,7 +41,7 @@ class Halved(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class EagerlyHalved(Halved):
-    eager_reason: ClassVar[str] = "it looks around"
+    loop_only_reason: ClassVar[str] = "it looks around"
 """
 
 

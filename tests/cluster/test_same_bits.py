@@ -68,7 +68,7 @@ def test_equals_one_machine(
 ) -> None:
     monkeypatch.setattr(plan, "MILLISECOND", 3000)  # as many chunks as larger networks have
     settings = settings_of(METHODS[name], KINDS[kind])
-    one: Engine = Loop() if METHODS[name].eager_reason else Stacked()
+    one: Engine = Loop() if METHODS[name].loop_only_reason else Stacked()
     _, reports, here = play(settings, one, 3)
     _, theirs, there = play(settings, workers, 3)
     for a, b in zip(reports, theirs, strict=True):

@@ -105,5 +105,4 @@ def test_refused(augment: Any, sentence: str) -> None:
 
 def test_samples_that_are_no_images() -> None:
     with pytest.raises(UserError, match=r"local.augment is for images .* shape \(64,\)"):
-        world = {"name": "static", "members": 3, "rounds": 1, "partition": "iid"}
-        shoal.run(data="digits", model="linear", local={"augment": ["flip"]}, world=world)
+        asked(data="digits", augment=["flip"])

@@ -242,6 +242,7 @@ def test_methods_that_act_within_a_round_work_over_products(name: str, rule: str
         ({"adapters": {"rank": 0}}, "adapters.rank must be a whole number of at least 1"),
         ({"adapters": {"targets": ["hed"]}}, "the network has no layer 'hed'"),
         ({"adapters": {"names": "lora"}}, "adapters.names is not known"),
+        ({"method": "fedcil", "adapters": {}}, "'fedcil' trains a network of its own making"),
         ({"problem": "quadratic", "adapters": {}}, "adapters are for networks"),
     ],
 )

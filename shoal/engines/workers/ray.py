@@ -71,7 +71,7 @@ class Ray:
     def train(self, order: Order) -> Iterator[Results]:
         if not order.members:
             return
-        alone = order.program.method.eager_reason
+        alone = order.program.method.loop_only_reason
         compact = None if alone else self._plans.compact(order)
         plan = None if alone or compact else self._plans.plan(in_one_pool(order))
         if plan is not None:
@@ -91,7 +91,7 @@ class Ray:
         yield before._replace(sums=sums.total if sums is not None else None)
 
     def ask(self, order: Order, question: Callable[..., Tree], payload: Tree) -> list[Tree]:
-        alone = order.program.method.eager_reason
+        alone = order.program.method.loop_only_reason
         walk = None if alone else self._plans.walk(order, question, payload)
         if walk is not None:
             return [

@@ -155,7 +155,7 @@ def order_from(frame: Tree, members: Members, program: ClientProgram, held: Held
 def packed(order: Order, shelf: Shelf) -> Members:
     """The order's members. Methods that play client by client may remember rows of the pool, so
     those keep their numbers."""
-    members, keep = order.members, bool(order.program.method.eager_reason)
+    members, keep = order.members, bool(order.program.method.loop_only_reason)
     held = [(i, m.validation) for i, m in enumerate(members) if m.validation is not None]
     capped = any([m.steps is not None for m in members])
     kept = any([m.memories is not None for m in members])

@@ -87,7 +87,7 @@ class ShareWork:
             return ShareAnswer(error=_packed(error))
 
     def _done(self, order: Order, job: ShareJob) -> tuple[Tree, Tree]:
-        engine = self._loop if order.program.method.eager_reason else self._stacked
+        engine = self._loop if order.program.method.loop_only_reason else self._stacked
         if job.question is not None:
             payload = tree.apply(arrived, job.question.payload)
             answers = engine.ask(order, job.question.bound(order.program), payload)

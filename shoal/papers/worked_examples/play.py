@@ -188,13 +188,13 @@ class RecordingPart(Part):
     def server_state(self, view: ServerView) -> Tree:
         return Begun(view.theta, torch.zeros_like(view.theta), view.model.stats)
 
-    def begin(self, view: ServerView) -> Tree:
+    def session_begins(self, view: ServerView) -> Tree:
         return Begun(view.theta, view.state.delta, view.model.stats)
 
     def upload(self, view: View, delta: Tensor, work: Work) -> tuple[Tensor, Tree]:
         return delta, Trip(view.start, view.x)
 
-    def anchor(self, view: ServerView, theta: Tensor) -> Stepped:
+    def after_server_step(self, view: ServerView, theta: Tensor) -> Stepped:
         assert view.uploads is not None
         return Stepped(theta, view.state._replace(delta=view.uploads.delta))
 

@@ -93,6 +93,10 @@ def _inputs(trained: TrainedModel) -> Iterator[str]:
         names = ", ".join(f"{i} {name}" for i, name in enumerate(data.class_names[:LISTED]))
         yield f"Classes, in the order of the outputs: {names}."
         yield ""
+    for mean, deviation in trained.task.unit:
+        yield (f"An output of `model.safetensors` is a deviation: the answer is {mean:.8g} + "
+               f"{deviation:.8g} x output (other formats and `shoal predict` do it).")  # fmt: skip
+        yield ""
     made = data.columns
     if made is None:
         return

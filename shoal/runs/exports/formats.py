@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from shoal.core.errors import UserError
 from shoal.core.files import check_writable, private_folder, write_bytes, write_text
 from shoal.core.layers.fitting import logits_and_features
+from shoal.core.task import Unit, in_unit
 from shoal.core.types import Input, split_inputs
 from shoal.models.adapters import AdaptedNetwork, Adapters, adapted_layers
 from shoal.runs.exports.card import model_card
@@ -52,6 +53,7 @@ def export(trained: TrainedModel, kind: str, out: Path, force: bool = False) -> 
     staged = out.parent / f".{out.name}.new"
     shutil.rmtree(staged, ignore_errors=True)
     try:
+        out.parent.mkdir(parents=True, exist_ok=True)
         private_folder(staged)
         read_back = WRITERS[kind](trained, staged)
         x = trained.rows()
@@ -101,22 +103,23 @@ def _apart(trained: TrainedModel, read_back: Reader, x: Tensor) -> float:
 
 
 class LogitsOnly(nn.Module):
-    """A network that answers with its logits alone, whatever else it returns."""
+    """A network that answers with its logits alone, whatever else it returns; numbers in the unit
+    of the answers that it learnt."""
 
-    def __init__(self, network: nn.Module, inputs: Sequence[Input] = ()) -> None:
+    def __init__(self, network: nn.Module, inputs: Sequence[Input] = (), unit: Unit = ()) -> None:
         super().__init__()
-        self.network, self.inputs = network, tuple(inputs)
+        self.network, self.inputs, self.unit = network, tuple(inputs), unit
 
     def forward(self, x: Tensor) -> Tensor:
         one = self.network(**split_inputs(x, self.inputs)) if self.inputs else self.network(x)
         logits: Tensor = logits_and_features(one)[0]
-        return logits
+        return in_unit(logits, self.unit) if self.unit else logits
 
 
 def _loaded(trained: TrainedModel, tensors: Mapping[str, Tensor]) -> LogitsOnly:
     network = trained.network()
     network.load_state_dict(dict(tensors))
-    return LogitsOnly(network, trained.task.inputs).eval()
+    return LogitsOnly(network, trained.task.inputs, trained.task.unit).eval()
 
 
 # ---- writers -------------------------------------------------------------------------------------
@@ -166,6 +169,8 @@ def _peft(trained: TrainedModel, folder: Path) -> Reader:
     peft: Any = import_module("peft")
 
     build, where = trained.task.build, trained.where.path
+    if isinstance(network := trained.network(), peft.PeftModel):
+        return _peft_of_the_users(trained, network, folder)
     if not isinstance(build, AdaptedNetwork):
         raise UserError(f"--to peft: {where} was run without adapters; write --to safetensors")
     adapters: Adapters = build.adapters
@@ -175,7 +180,7 @@ def _peft(trained: TrainedModel, folder: Path) -> Reader:
     tensors = {n: t.cpu() for n, t in trained.plan.settings.task.export(trained.model).items()}
     layers = adapted_layers(tuple(tensors))
     scales = {float(tensors.get(f"{p}lora_scale", torch.tensor(adapters.scale))) for p in layers}
-    base = trained.network()
+    base = network
     plain = {name: tensors[name] for name in base.state_dict()}
     base.load_state_dict(plain)
     write_bytes(folder / "base.safetensors", save(plain))
@@ -203,6 +208,20 @@ def _peft(trained: TrainedModel, folder: Path) -> Reader:
     again.load_state_dict(load_file(folder / "base.safetensors"))
     found = peft.PeftModel.from_pretrained(again, str(folder))
     return LogitsOnly(found, trained.task.inputs).eval()
+
+
+def _peft_of_the_users(trained: TrainedModel, network: Any, folder: Path) -> Reader:
+    """A network that peft has made: its adapters, and the other tensors beside them."""
+    tensors = {name: t.cpu() for name, t in trained.tensors().items()}
+    network.load_state_dict(tensors)
+    network.save_pretrained(str(folder))
+    (folder / "README.md").unlink(missing_ok=True)
+    base = {name: t.contiguous() for name, t in tensors.items() if ".lora_" not in name}
+    write_bytes(folder / "base.safetensors", save(base))
+    again: Any = trained.network()
+    again.load_state_dict(load_file(folder / "base.safetensors"), strict=False)
+    again.load_adapter(str(folder), "default")
+    return LogitsOnly(again, trained.task.inputs).eval()
 
 
 def _name_in_peft(layer: str, tensor: str, known: Mapping[str, Any]) -> str:

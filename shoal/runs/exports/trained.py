@@ -149,12 +149,12 @@ def _chosen(
     if member is not None:
         if member not in moment.members and member not in federation.store.clients():
             raise UserError(f"--member {member}: nobody of that name was in the run at its end")
-        if settings.method.only("serve") is None:
+        if settings.method.only("model_for") is None:
             say(
                 f"{settings.method.name} trains no personal models; every member has the global one"
             )
         return served(federation, settings, moment, member, Loop()), f"member {member}"
-    if count > 1 and settings.method.only("serve") is None:
+    if count > 1 and settings.method.only("model_for") is None:
         raise UserError(f"the run has {count} models; name one with --cluster 0 to {count - 1}")
     return served(federation, settings, moment, None, Loop()), "the global model"
 

@@ -23,7 +23,7 @@ from shoal.core.machine import keep_to
 from shoal.core.own_code import adopt
 from shoal.data.sources import Dataset
 from shoal.runs.directory import RunDir
-from shoal.runs.player import AbandonedError
+from shoal.runs.player import RoundFailedError
 from shoal.runs.run import DurableRun
 from shoal.runs.sweep.pool import Event, data_key
 
@@ -48,8 +48,8 @@ class Worker:
         except KeyboardInterrupt:
             self.tell(Event(name, status="stopped", text="interrupted"))
             raise
-        except (UserError, AbandonedError) as error:
-            apart = isinstance(error, AbandonedError) and error.diverged
+        except (UserError, RoundFailedError) as error:
+            apart = isinstance(error, RoundFailedError) and error.diverged
             self.tell(Event(name, status="diverged" if apart else "failed", text=str(error)))
         except Exception as error:
             # a mistake of ours or of a user's own part: one line, and the sweep goes on

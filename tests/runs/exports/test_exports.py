@@ -311,3 +311,20 @@ def test_answers_go_to_a_file(runs: dict[str, Path], tmp_path: Path) -> None:
     lines = (tmp_path / "answers.csv").read_text().splitlines()[1:]
     wanted = trained.outputs(DIGITS.test.x).argmax(-1).tolist()
     assert [int(line.split(",")[0]) for line in lines] == wanted
+
+
+def test_numbers_are_answered_in_their_unit(tmp_path: Path) -> None:
+    """Learnt as deviations; predicted, and written into programs, as the file has them."""
+    size = np.linspace(-1, 1, 60)
+    lines = [f"{v:.4f},{50_000 + 1000 * v:.1f}" for v in size]
+    (tmp_path / "t.csv").write_text("\n".join(["size,price", *lines]) + "\n")
+    data = {"path": str(tmp_path / "t.csv"), "y": "price", "target": "number"}
+    world = {**BASE["world"], "rounds": 30}
+    where = played(tmp_path / "r", data=data, model="linear", world=world, local={"lr": 0.1})
+    trained = read_model(where)
+    (tmp_path / "new.csv").write_text("size\n0.5\n")
+    answer = float(predict(trained, tmp_path / "new.csv", None).splitlines()[1])
+    assert answer == pytest.approx(50_500, abs=20)
+    assert export(trained, "safetensors", tmp_path / "out").apart < 1e-5
+    card = (tmp_path / "out" / "MODEL_CARD.md").read_text()
+    assert "the answer is 50" in card and "x output" in card
