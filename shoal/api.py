@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -98,6 +99,7 @@ def run(
     log: Sequence[str] | str = (),
     progress: bool = False,
     callbacks: Sequence[Callback] | Callback = (),
+    seconds: float = math.inf,
     **config: Any,
 ) -> Result:
     """Run a method in a world: in memory, or with ``out`` in a directory, as ``shoal run`` does.
@@ -115,6 +117,7 @@ def run(
     log: loggers of the directory: csv, tensorboard, mlflow, wandb.
     progress: show on stderr where the run is.
     callbacks: a function, or several, told the record of every round.
+    seconds: stop (and resume later) after the round in which so much time is over.
 
     >>> result = run(problem={"a": [1, 2], "b": [2, -1], "n": [1, 3], "w0": [1], "rounds": 2},
     ...              client_weights="equal", local={"epochs": 2, "lr": 0.1}, engine="loop")
@@ -150,6 +153,8 @@ def run(
     if out is None:
         if log:
             raise UserError("log: loggers follow a run in a directory; say which with out=")
+        if seconds != math.inf:
+            raise UserError("seconds: a run in memory cannot be resumed; say where with out=")
         return play(build(checked, built_method, built_world, rows), progress, watchers)
     if rows is not None:
         raise UserError(
@@ -164,7 +169,7 @@ def run(
         raise UserError("world: a config cannot say this world, so a run of it could not be "
                         "resumed; give its spec, or leave out out=")  # fmt: skip
     made = DurableRun.create(Path(out), checked, force, planned=lambda _: plan)
-    return _played(made, loggers, progress, watchers)
+    return _played(made, loggers, progress, watchers, seconds)
 
 
 def resume(
@@ -173,6 +178,7 @@ def resume(
     log: Sequence[str] | str = (),
     progress: bool = False,
     callbacks: Sequence[Callback] | Callback = (),
+    seconds: float = math.inf,
     accept_code: bool = False,
     changes: Sequence[str] = (),
     more: int = 0,
@@ -187,7 +193,7 @@ def resume(
         Path(directory), _say, changes=changes, accept_code=accept_code, more=more
     )
     watchers = [callbacks] if callable(callbacks) else list(callbacks)
-    return _played(found, loggers, progress, watchers)
+    return _played(found, loggers, progress, watchers, seconds)
 
 
 def _say(text: str) -> None:
@@ -195,9 +201,13 @@ def _say(text: str) -> None:
 
 
 def _played(
-    run: DurableRun, loggers: Sequence[str], progress: bool, callbacks: Sequence[Callback]
+    run: DurableRun,
+    loggers: Sequence[str],
+    progress: bool,
+    callbacks: Sequence[Callback],
+    seconds: float,
 ) -> Result:
-    play_durable(run, loggers, say=_say, progress=progress, callbacks=callbacks)
+    play_durable(run, loggers, say=_say, progress=progress, callbacks=callbacks, seconds=seconds)
     where = run.where
     records = list(read_rounds(where.rounds))
     reports = unpacked((where.checkpoint / "clients.rows").read_bytes())

@@ -98,6 +98,10 @@ def test_an_interrupted_run_is_resumed_to_the_same_bits(
     assert str(result.clients) == str(whole.clients)
     with pytest.raises(UserError, match="is finished"):
         shoal.resume(tmp_path / "a")
+    short = shoal.run(**SMALL, out=tmp_path / "b", method="scaffold", seconds=0)
+    assert len(short.rounds) == 1 and short.summary["rounds"] == 1
+    shoal.resume(tmp_path / "b")
+    assert rounds(tmp_path / "b") == rounds(tmp_path / "whole")
 
 
 def test_objects_of_a_module_stand_in_for_their_names(

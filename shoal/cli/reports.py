@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from shoal.cli.run import IMPORT
 from shoal.core.errors import UserError, shown
 
 if TYPE_CHECKING:
@@ -179,6 +180,10 @@ def evaluate(
     ),
     best: bool = typer.Option(False, "--best", help="The best model (--keep-best), not the last."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+    imports: list[str] = typer.Option([], "--import", metavar="DIR|MODULE", help=IMPORT),
+    accept_code: bool = typer.Option(
+        False, "--accept-code", help="Although your own code has changed."
+    ),
 ) -> None:
     """Score the model of a run again: on its own test rows, or on a new file.
 
@@ -187,9 +192,11 @@ def evaluate(
     """
     import json
 
+    from shoal.cli.play import find_code
     from shoal.runs.score import score
 
-    found = score(directory, data, best)
+    find_code(imports)
+    found = score(directory, data, best, accept_code)
     if as_json:
         typer.echo(json.dumps(found, indent=2))
         return

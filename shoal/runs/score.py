@@ -18,10 +18,13 @@ from shoal.data.later_rows import later_rows
 from shoal.metrics.evaluate import evaluate, evaluate_each, outputs_of
 from shoal.metrics.functions import measured
 from shoal.runs.directory import RunDir
+from shoal.runs.origin import check_code, read_origin
 from shoal.runs.stopping import told_of
 
 
-def score(directory: Path, data: Path | None = None, best: bool = False) -> dict[str, Any]:
+def score(
+    directory: Path, data: Path | None = None, best: bool = False, accept_code: bool = False
+) -> dict[str, Any]:
     """``rows``, ``accuracy``, ``loss`` and ``metrics`` of a run's global model, and the accuracy of
     every member that the rows say they are of."""
     where = RunDir(directory)
@@ -37,6 +40,7 @@ def score(directory: Path, data: Path | None = None, best: bool = False) -> dict
     if data is not None and config.data.name != "files":
         raise UserError(f"--data: {directory} is a run on {config.data.name!r}, not on a table of "
                         "your own, so other rows cannot be read as its rows")  # fmt: skip
+    check_code(where, read_origin(where.origin), config, accept_code)
     plan = build(config)
     model = _model(plan, file)
     out: dict[str, Any] = {"run": str(directory), "model": file.name}

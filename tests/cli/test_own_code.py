@@ -98,7 +98,7 @@ def interrupted(config: Path, run: Path, monkeypatch: pytest.MonkeyPatch) -> Non
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(DurableRun, "play", lambda self, watch, seconds: play(self, stop))
+        patch.setattr(DurableRun, "play", lambda self, watch, *more: play(self, stop, *more))
         assert call(["run", str(config), "-o", str(run)]) == 130
 
 
@@ -179,6 +179,22 @@ def test_what_only_looks_imports_nothing(
     assert call(["compare", str(run), str(run), "-o", str(tmp_path / "c.png")]) == 0
     assert call(["report", str(run)]) == 0
     assert Runs(tmp_path).page("run")["card"]["done"] == 3
+
+
+def test_a_finished_run_is_scored_with_its_own_code_only(
+    config: Path, own_folder: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    assert call(["run", str(config), "-o", str(run)]) == 0
+    own_folder.forget()
+    evaluate = ["evaluate", str(run), "--json", "--import", str(own_folder.path)]
+    capfd.readouterr()
+    assert call(evaluate) == 0
+    assert json.loads(capfd.readouterr().out)["accuracy"] == rounds(run)[-1]["accuracy"]
+    own_folder.forget()
+    own_folder.write("ourmods.py", "raise SystemExit('it ran')")
+    assert call(evaluate) == 2
+    assert "the code of 'ourmods' changed" in capfd.readouterr().err
 
 
 def test_a_sweep_imports_it_in_its_workers_and_names_it_once(
