@@ -4,6 +4,7 @@
 - play      what commands that play share; it needs torch, the commands do not
 - run       ``shoal run``, ``shoal resume``, ``shoal demo``
 - demo      what ``shoal demo`` plays
+- first_config  ``shoal new``, ``shoal data look``, ``shoal config``
 - sweep     ``shoal sweep``, ``shoal tune``
 - reports   ``shoal report``, ``shoal evaluate``, ``shoal watch``, ``shoal compare``
 - listings  ``shoal methods``, ``shoal data``, ``shoal world``

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from shoal.cli.first_config import config, look, new
 from shoal.cli.flower import app as flower
 from shoal.cli.listings import app as data
 from shoal.cli.listings import methods, world
@@ -37,8 +38,10 @@ def _options(
     """Federated learning for federations that never hold still."""
 
 
+data.command()(look)
 for command in (
     demo,
+    new,
     run,
     resume,
     sweep,
@@ -50,6 +53,7 @@ for command in (
     watch,
     methods,
     world,
+    config,
     verify,
 ):
     app.command()(command)

@@ -63,7 +63,7 @@ def _walk(
     owner, field = model, None
     kind: Any = model  # what the next step is a part of
     for step in loc:
-        inside, values = _submodel(kind), _values(kind)
+        inside, values = submodel(kind), _values(kind)
         if inside is not None and step in inside.model_fields:
             owner, field = inside, inside.model_fields[str(step)]
             path.append(step)
@@ -85,14 +85,14 @@ def _values(annotation: Any) -> Any:
     return get_args(annotation)[1] if get_origin(annotation) in (dict, Mapping) else None
 
 
-def _submodel(annotation: Any) -> type[BaseModel] | None:
+def submodel(annotation: Any) -> type[BaseModel] | None:
     """The model inside ``Model``, ``Model | None`` or ``tuple[Model, ...]``."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     if get_origin(annotation) in (Union, types.UnionType, tuple, list):
-        return next((m for m in map(_submodel, get_args(annotation)) if m is not None), None)
+        return next((m for m in map(submodel, get_args(annotation)) if m is not None), None)
     return None
 
 
 def _is_model(field: FieldInfo) -> bool:
-    return _submodel(field.annotation) is not None
+    return submodel(field.annotation) is not None

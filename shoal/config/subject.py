@@ -202,6 +202,7 @@ def task_of(config: Config, data: Dataset) -> ModuleTask:
         shape=data.shape,
         autocast=torch.bfloat16 if config.precision == "bfloat16" else None,
         target=data.target,
+        unit=data.unit,
         variances=_variances(data) if data.target == "number" else (),
         ignored=config.loss.ignore_index if name == "cross_entropy" else None,
         draws=seen.draws,

@@ -56,6 +56,7 @@ OF_FILES: Final[Mapping[str, Any]] = {
     "tokens": False,
     "target": None,
     "classes": None,
+    "scale_y": None,
 }
 
 

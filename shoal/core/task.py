@@ -80,6 +80,8 @@ class ModuleTask:
     target: Target = "class"
     ignored: int | None = None  # the label that counts for nothing
     variances: tuple[float, ...] = ()  # of training rows, where numbers are learnt
+    # mean and deviation of every answer: the network learns deviations from the mean
+    unit: tuple[tuple[float, float], ...] = ()
     draws: bool = False  # random numbers in training, said by a layer or found by a look
     sample: Tensor | None = field(default=None, repr=False, compare=False)  # rows, to size layers
     seed: int = field(default=0, compare=False)  # of what is frozen
@@ -178,6 +180,12 @@ class ModuleTask:
     def forward(self, theta: Tensor, batch: Batch, stats: Tensor, train: bool) -> Outputs:
         """Outputs have the task's own type, and so has the loss that is made of them, in training
         and in evaluation, whatever layers compute in."""
+        found = self._in_own_type(theta, batch, stats, train)
+        if not self.unit:
+            return found
+        return found._replace(logits=in_unit(found.logits, self.unit))
+
+    def _in_own_type(self, theta: Tensor, batch: Batch, stats: Tensor, train: bool) -> Outputs:
         if self.autocast is None:
             return self._forward(theta, batch, stats, train)
         # no cache: it would keep one client's weights for another
@@ -242,6 +250,9 @@ class ModuleTask:
         return owner
 
     def row_losses(self, outputs: Outputs, batch: Batch) -> Tensor:
+        if self.unit:
+            return self.rows(without_unit(outputs.logits, self.unit),
+                             without_unit(batch.y, self.unit))  # fmt: skip
         return self.rows(outputs.logits, batch.y)
 
     def export(self, model: Model) -> dict[str, Tensor]:
@@ -255,6 +266,23 @@ class ModuleTask:
             else value.clone()
             for name, value in self.plain.items()
         }
+
+
+Unit = tuple[tuple[float, float], ...]
+
+
+def in_unit(values: Tensor, unit: Unit) -> Tensor:
+    """Deviations from the mean as answers are written: ``mean + deviation * value``."""
+    if len(unit) == 1:
+        return values * unit[0][1] + unit[0][0]
+    return torch.stack([values[..., i] * w + m for i, (m, w) in enumerate(unit)], -1)
+
+
+def without_unit(values: Tensor, unit: Unit) -> Tensor:
+    """The deviations themselves."""
+    if len(unit) == 1:
+        return (values - unit[0][0]) / unit[0][1]
+    return torch.stack([(values[..., i] - m) / w for i, (m, w) in enumerate(unit)], -1)
 
 
 def _copies(module: nn.Module, saved: Mapping[str, Tensor]) -> dict[str, str]:

@@ -10,6 +10,7 @@
 - columns        what becomes of columns: normalised numbers, categories, dates, words
 - time_column    when rows came, for dated worlds
 - later_rows     rows of another file, read as those that were trained on
+- survey         what is in a table, and a guess of the roles of its columns
 - given          rows that a program holds: frames, arrays, data sets of torch
 - heterogeneity  how unequal a partition is
 - partition/     Pure functions that deal rows to clients

@@ -126,14 +126,17 @@ class Elapsed:
 
 @dataclass(frozen=True)
 class WordCounts:
-    """Counts of words, those that few training texts have weighing more, rows of length 1.
+    """Counts of words, those that few training texts have weighing more.
 
-    ``count * (1 + ln((1 + n) / (1 + texts with the word)))`` over ``n`` training texts.
+    ``count * (1 + ln((1 + n) / (1 + texts with the word)))`` over ``n`` training texts, brought to
+    the same ``length`` for every text: the root of how many words one has, so that a word is about
+    1, as a normalised number is.
     """
 
     column: str
     vocabulary: Vocabulary
     weight: Floats
+    length: float
     scaled: bool = False
 
     @property
@@ -148,7 +151,7 @@ class WordCounts:
                 if number is not None:
                     out[row, number - UNKNOWN - 1] += 1.0
         out *= self.weight
-        out /= np.maximum(np.sqrt(np.square(out).sum(1, keepdims=True)), 1e-12)
+        out *= self.length / np.maximum(np.sqrt(np.square(out).sum(1, keepdims=True)), 1e-12)
 
 
 # ---- what is learnt of single columns ------------------------------------------------------------
@@ -184,7 +187,8 @@ def counted_words(table: Table, name: str, train: Mask, size: int) -> WordCounts
     own = np.array([having[word] for word in known.tokens[UNKNOWN + 1 :]], dtype=np.float64)
     if not len(own):
         raise UserError(f"column {name!r} of {table.where} has no words in its training rows.")
-    return WordCounts(name, known, (1.0 + np.log((1 + len(texts)) / (1 + own))).astype(np.float32))
+    weight = (1.0 + np.log((1 + len(texts)) / (1 + own))).astype(np.float32)
+    return WordCounts(name, known, weight, max(1.0, float(own.sum() / len(texts)) ** 0.5))
 
 
 def date_parts(

@@ -29,8 +29,9 @@ class Dataset(NamedTuple):
     ``test_group`` give the natural client of each row where the data has one. ``vocabulary`` is
     the number of different tokens where samples are sequences of token numbers, and ``words`` a
     digest of which they are. ``options`` are those that :func:`load` was called with. ``names``
-    are those of the natural clients, by group number; ``notes`` is what a user should know of how
-    rows were read; ``times`` says when they came, for a dated world.
+    are those of the natural clients, by group number; ``unit`` is the mean and deviation of answers
+    that are numbers, where a network is to learn deviations from the mean; ``notes`` is what a user
+    should know of how rows were read; ``times`` says when they came, for a dated world.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Dataset(NamedTuple):
     options: tuple[tuple[str, Any], ...] = ()
     target: Target = "class"
     names: tuple[str, ...] | None = None
+    unit: tuple[tuple[float, float], ...] = ()
     notes: tuple[str, ...] = ()
     times: TimeColumn | None = None
 

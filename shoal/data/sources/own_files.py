@@ -62,6 +62,7 @@ def files(
     text: Given | None = None,
     leave_out: Columns = (),
     missing: Columns = (),
+    scale_y: bool | None = None,
     calendar: str | None = None,
 ) -> Dataset:
     """A file of columns, or a folder of images with one folder a class.
@@ -98,6 +99,8 @@ def files(
     missing: texts of a CSV file that stand for no value, such as ``?``. A number that is missing
         is the mean of its column, any other value a category of its own.
     calendar: the column of a dated world (``world.column``), which is no input by itself.
+    scale_y: whether numbers to be learnt are brought to mean 0 and deviation 1 for the network;
+        predictions and metrics stay as answers are written. Left out: as inputs are normalised.
     """
     where = Path(path).expanduser()
     if not where.exists():
@@ -111,7 +114,7 @@ def files(
         return _images(where, client, share_of(test), size, scale, seed)
     table = tables.read(where, listed(missing))
     rules = ColumnRules(x, normalize, listed(category), date, text, listed(leave_out), tokens)
-    kind = TargetRules(y, target, classes, regression)
+    kind = TargetRules(y, target, classes, regression, scale_y)
     return of_table(table, rules, kind, client, test, seed, calendar)
 
 
@@ -141,6 +144,7 @@ class TargetRules(NamedTuple):
     target: Target | None = None
     classes: int | None = None
     regression: bool = False
+    scale_y: bool | None = None
 
     def answers(self, table: Table) -> Answers:
         if self.regression and self.target not in (None, "number"):
@@ -205,7 +209,27 @@ def of_table(
     )  # fmt: skip
     if came is not None and calendar is not None:
         found = found._replace(times=TimeColumn.cut(calendar, came, held, table.where))
+    if _scales_y(learnt, kind, rules, made):
+        found = found._replace(unit=_unit(pools[0].y))
     return found if client is None or owner is None else _owned(found, owner, client, held, table)
+
+
+def _scales_y(learnt: Answers, kind: TargetRules, rules: ColumnRules, made: Inputs) -> bool:
+    if learnt.target != "number":
+        if kind.scale_y:
+            raise UserError(f"scale_y of data set 'files' is true, and y is read as "
+                            f"{learnt.target}; leave it out.")  # fmt: skip
+        return False
+    normalised = made.prepared is not None and rules.normalize != "none"
+    return normalised if kind.scale_y is None else kind.scale_y
+
+
+def _unit(y: torch.Tensor) -> tuple[tuple[float, float], ...]:
+    """Mean and deviation of the answers of training rows."""
+    columns = y.double().reshape(len(y), -1)
+    spread = columns.std(0, correction=0)
+    wide = torch.where(spread > 0, spread, torch.ones_like(spread))
+    return tuple(zip(columns.mean(0).tolist(), wide.tolist(), strict=True))
 
 
 def _owned(

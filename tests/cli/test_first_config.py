@@ -1,0 +1,133 @@
+"""From a table to a report without an edit; what is guessed is said; bad tables in one sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import own_tables
+import pytest
+import yaml
+from pydantic import TypeAdapter
+
+from shoal.cli import call
+from shoal.config import load
+from shoal.config.reference import json_schema, keys
+from shoal.config.schema import Config
+from shoal.data.sources import load as load_data
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def last_round(run: str) -> Any:
+    return json.loads(Path(run, "rounds.jsonl").read_text().splitlines()[-1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", own_tables.TABLES)
+def test_a_table_reaches_what_a_pooled_linear_model_does(name: str, tmp_path: Path) -> None:
+    path = own_tables.written(name, tmp_path)
+    assert call(["new", path.name]) == 0
+    assert call(["run", f"{name}.yaml", "-o", "run"]) == 0
+    assert call(["report", "run"]) == 0
+    given = load(Path(f"{name}.yaml")).data.options
+    told = {key: given[key] for key in ("y", "target") if key in given}
+    rows = load_data("files", path=str(path), x=["row"], normalize="none", **told)
+    train, test = (pool.x[:, 0].long().numpy() for pool in (rows.train, rows.test))
+    record = last_round("run")
+    metric = {"labels": "f1", "amounts": "r2"}.get(name)
+    found = record["accuracy"] if metric is None else record["metrics"][metric]
+    assert 100 * found >= own_tables.pooled(name, path, train, test) - 3
+
+
+def test_the_example(capsys: pytest.CaptureFixture[str]) -> None:
+    frame = own_tables.visits(np.random.default_rng(7))
+    assert frame.to_csv(index=False) == (EXAMPLES / "visits.csv").read_text()
+    assert call(["data", "look", str(EXAMPLES / "visits.csv")]) == 0
+    looked = capsys.readouterr().out
+    assert not list(Path().iterdir()), "nothing is written"
+    assert call(["new", str(EXAMPLES / "visits.csv")]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith(looked)
+    for words in ("7 by clinic, with", "date says when", "returned has the answers (the last",
+                  "left out   names of rows", "missing", "wrote visits.yaml"):  # fmt: skip
+        assert words in told
+    assert call(["new", str(EXAMPLES / "visits.csv")]) == 2
+    assert "visits.yaml exists already" in capsys.readouterr().err
+    assert call(["run", "visits.yaml", "-o", "runs/v", "--engine", "loop",
+                 "--set", "world.rounds=5"]) == 0  # fmt: skip
+    assert last_round("runs/v")["accuracy"] > 0.7
+    assert "column 'pressure' has no value in" in capsys.readouterr().err
+    assert call(["report", "runs/v"]) == 0
+
+
+def test_roles_that_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = "".join(f"{i % 5},{i % 3},{i % 2},0{i % 9 + 1}/02/2026\n" for i in range(90))
+    Path("t.csv").write_text("a,b,c,when\n" + rows)
+    assert call(["new", "t.csv", "--y", "a", "--member", "b", "--date", "when"]) == 0
+    told = capsys.readouterr().out
+    assert "dates in when are read as %d/%m/%Y" in told and "5 different whole numbers" in told
+    data = yaml.safe_load(Path("t.yaml").read_text())["data"]
+    assert (data["y"], data["client"], data["date"]["column"]) == ("a", "b", "when")
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "says"),
+    [
+        ("a,y\n", [], "has names of columns (a, y) and no rows"),
+        ("a,a,y\n1,2,0\n", [], "several columns called 'a' (columns 1, 2)"),
+        ("a,y\n1,0\n2,1\n3,0\nold,1\n4,0\n", [], "'a' of t.csv holds numbers, but 'old' in row 4"),
+        ("a,y\n1,0\n2,\n3,1\n", [], "'y' of t.csv (--y) has no value in row 2"),
+        ("a,id,y\n1,5,0\n2,6,1\n3,7,1\n", ["--member", "id"], "another value in every row"),
+        ("a,d,y\n1,soon,0\n2,late,1\n", ["--date", "d"], "'soon' in row 1, which is no date"),
+        ("a,y\n1,0\n2,1\n", ["--y", "why"], "no column 'why' for --y; did you mean 'y'"),
+        ("a,y\n1,same\n2,same\n", ["--y", "y"], "one value only, so there is nothing"),
+    ],
+)
+def test_bad_tables(
+    text: str, options: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("t.csv").write_text(text)
+    assert call(["new", "t.csv", *options]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and says in err and err.count("\n") == 1
+    assert not Path("t.yaml").exists(), "nothing half-written"
+
+
+def test_one_mark_among_numbers_is_a_missing_value() -> None:
+    rows = "".join(f"{'?' if i % 7 == 0 else i},{i % 2}\n" for i in range(60))
+    Path("t.csv").write_text("a,y\n" + rows)
+    assert call(["new", "t.csv"]) == 0
+    assert load(Path("t.yaml")).data.options["missing"] == ["?"]
+
+
+def test_keys_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(["config", "local.lr"]) == 0
+    assert capsys.readouterr().out == "local.lr must be a number above 0.\nDefault: 0.05\n"
+    assert call(["config"]) == 0
+    listed = capsys.readouterr().out
+    for key, field in keys():
+        assert field.description, f"{key} has no words"
+        assert f"\n{key} " in f"\n{listed}"
+    for key, says in (("local.rat", "did you mean"), ("data.y", "shoal data info NAME")):
+        assert call(["config", key]) == 2
+        assert says in capsys.readouterr().err
+
+
+def test_the_schema_knows_every_key(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(["config", "--schema"]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    assert schema == json.loads(json.dumps(json_schema()))
+    assert set(schema["properties"]) == set(Config.model_fields)
+    local = schema["$defs"]["LocalTraining"]
+    inner = {k.split(".")[1] for k, _ in keys() if k.startswith("local.") and k.count(".") == 1}
+    assert set(local["properties"]) == inner
+    assert local["additionalProperties"] is False, "editors mark unknown keys"
+    assert TypeAdapter(Config).json_schema()["properties"].keys() == schema["properties"].keys()
