@@ -12,8 +12,8 @@ STAMP  := $(VENV)/.setup-torch-$(TORCH)
 TORCH_VERSION := $(BIN)/python -c "from importlib.metadata import version; print(version('torch'))"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-python-emitter test-torch test-slow test-flower fuzz lint docs clean \
-  bench bench-real bench-cores bench-w3 bench-methods bench-seeds bench-memory bench-scaling bench-peers bench-flower
+.PHONY: help setup demo test test-python-emitter test-torch test-slow test-ray test-flower fuzz lint docs clean \
+  bench bench-real bench-cores bench-w3 bench-methods bench-layers bench-seeds bench-memory bench-scaling bench-peers bench-ray bench-flower
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -86,8 +86,12 @@ $(TORCH_ENV)/.complete: pyproject.toml requirements/ci.txt
 
 test-slow: setup ## the tests that are too slow for every commit, with what only they install
 	@$(PIP) install -q -r requirements/extra.txt -c requirements/ci.txt
-	@$(TIERS) "slow" '$(BIN)/python -m pytest -q -m "slow and not kill" --ignore tests/flower' \
+	@$(TIERS) "slow" '$(BIN)/python -m pytest -q -m "slow and not kill" --ignore tests/flower --ignore tests/cluster' \
 	  "loggers" '$(BIN)/python -m pytest -q tests/reports/loggers'
+
+test-ray: setup ## clusters on loopback: same bits, faults, nodes that come and go
+	@$(PIP) install -q -r requirements/extra.txt -c requirements/ci.txt
+	@$(TIERS) "ray" 'OMP_NUM_THREADS=1 $(BIN)/python scripts/loopback.py $(BIN)/python -m pytest -q tests/cluster'
 
 test-flower: setup ## real federations: processes, TLS, faults
 	@$(TIERS) "flower" 'OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -s tests/flower -m "slow or kill"'
@@ -121,6 +125,9 @@ bench-w3: setup ## how near the convolutional workload comes to a matrix product
 bench-methods: setup ## what a method costs beside FedAvg
 	@$(BIN)/python -m benchmarks.methods
 
+bench-layers: setup ## what dropout, augmentation and a frozen body cost
+	@$(BIN)/python -m benchmarks.layers
+
 bench-seeds: setup ## three seeds against one, as whole commands
 	@$(BIN)/python -m benchmarks.seeds
 
@@ -132,6 +139,9 @@ bench-scaling: setup ## how a round grows with clients, members and parameters
 
 bench-peers: setup ## shoal beside Flower, pfl, fedjax and JAX, each installed in .peers
 	@$(BIN)/python -m benchmarks.peers.race
+
+bench-ray: setup ## a round on a Ray cluster of this machine, its cost and a model of it
+	@$(BIN)/python -m benchmarks.cluster
 
 bench-flower: setup ## rounds a second of a real federation beside plain Flower's FedAvg
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -s tests/flower/test_speed.py

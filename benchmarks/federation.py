@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from shoal.rounds.play import play_round
 from shoal.rounds.state import Federation, Settings
 
 if TYPE_CHECKING:
+    from shoal.data.augment import Augment
     from shoal.engines.api import Engine
     from shoal.engines.client_round import ClientProgram
 
@@ -154,10 +155,18 @@ class ShoalRounds(Rounds):
 
 
 def rounds_of(
-    load: Load, x: Tensor, y: Tensor, rounds: int, threads: int | None, dtype: torch.dtype
+    load: Load,
+    x: Tensor,
+    y: Tensor,
+    rounds: int,
+    threads: int | None,
+    dtype: torch.dtype,
+    augment: Augment | None = None,
 ) -> Rounds:
     """FedAvg on a load, weighted by rows."""
     task = ModuleTask(load.build, classes=load.classes, dtype=dtype)
     program = program_of(catalog.fedavg(), task)
+    if augment is not None:
+        program = replace(program, augment=augment)
     world, start = SizedWorld.of(Pool(x, y), load.sizes), task.pack(load.start(dtype))
     return Rounds(program, world, load.cohorts(rounds), fast_engine(threads), start, load.batch)

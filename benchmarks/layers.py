@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +23,8 @@ from torch.nn.functional import cross_entropy
 from benchmarks.federation import rounds_of
 from benchmarks.loads import LOADS, Load
 from benchmarks.networks import ResNet, TextTransformer
+from shoal.data.augment import Augment
+from shoal.models.adapters import Adapters
 
 RATE = 0.05
 Play = Callable[[int], object]  # a round by its number
@@ -47,20 +51,37 @@ def frozen_first() -> nn.Module:
     return net
 
 
+def with_adapters() -> nn.Module:
+    """The text transformer with LoRA of rank 8 on every linear layer."""
+    return Adapters().put_on(TextTransformer())
+
+
+def by_peft() -> nn.Module:
+    """The same by peft, for the bare loop."""
+    net = TextTransformer()
+    names = [name for name, layer in net.named_modules() if isinstance(layer, nn.Linear)]
+    config = import_module("peft").LoraConfig(r=8, lora_alpha=8, target_modules=names)
+    found: nn.Module = import_module("peft").get_peft_model(net, config)
+    return found
+
+
 def dropped(name: str, drop: float) -> Load:
     build = {"W1": perceptron, "R3": lambda drop: TextTransformer(drop=drop)}[name]
     return replace(LOADS[name], build=partial(build, drop))
 
 
+AUGMENTED = {"W3 crop, flip": Augment(crop=2, flip=True)}
 CASES: dict[str, tuple[str, Load]] = {
+    "W3 crop, flip": ("W3", LOADS["W3"]),
     "W1 dropout .1": ("W1", dropped("W1", 0.1)),
     "W1 dropout .5": ("W1", dropped("W1", 0.5)),
     "R3 dropout .1": ("R3", dropped("R3", 0.1)),
     "R3 dropout .5": ("R3", dropped("R3", 0.5)),
     "R2 frozen body": ("bare", replace(LOADS["R2"], build=frozen_body)),
     "R3 frozen first layer": ("bare", replace(LOADS["R3"], build=frozen_first)),
+    "R3 LoRA": ("peft", replace(LOADS["R3"], build=with_adapters)),
 }
-LIMITS = {"bare": 1.1}
+LIMITS = {"bare": 1.1, "peft": 1.1}
 
 
 class Bare:
@@ -104,9 +125,10 @@ def measure(name: str, repeats: int) -> Iterator[tuple[float, float]]:
     x, y = load.data()
     turn = load.turn
     count = turn * (repeats + 2)
-    case = rounds_of(load, x, y, count, 1, torch.float32).round
-    if base == "bare":
-        other: Play = Bare(load, x, y, load.cohorts(count)).round
+    case = rounds_of(load, x, y, count, 1, torch.float32, AUGMENTED.get(name)).round
+    if base in ("bare", "peft"):
+        plain = load if base == "bare" else replace(load, build=by_peft)
+        other: Play = Bare(plain, x, y, load.cohorts(count)).round
     else:
         other = rounds_of(LOADS[base], x, y, count, 1, torch.float32).round
     for play in (other, case):
@@ -124,6 +146,9 @@ def main() -> None:
     torch.set_num_threads(1)
     for name, (base, _) in CASES.items():
         if asked.cases and not name.startswith(tuple(asked.cases)):
+            continue
+        if base == "peft" and find_spec("peft") is None:
+            print(f"{name:22} left out: peft is not installed (pip install 'shoal[hf]')")
             continue
         turns = list(measure(name, asked.repeats))
         ratios = [case / other for other, case in turns]

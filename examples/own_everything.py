@@ -1,4 +1,4 @@
-"""Data, network, method and metric of your own in one module; a run of it killed and resumed.
+"""Data, network, loss, method and metric of your own in one module; a run of it killed and resumed.
 
     python examples/own_everything.py
     shoal run examples/own.yaml -o runs/own          # the same from the command line
@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from shoal import resume, run
 from shoal.core.tree import Tree
@@ -41,18 +42,27 @@ def load(share: float = 0.1) -> tuple[Rows, Rows]:
 
 
 class Net(nn.Module):
-    """A hidden layer.
+    """A random first layer that stays as it is, then dropout and a layer that is trained.
 
     `shape` and `outputs` (or `classes`) are filled from the data, the rest from the config.
     """
 
-    def __init__(self, shape: tuple[int, ...], outputs: int, width: int = 128) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], outputs: int, width: int = 128, dropout: float = 0.1
+    ) -> None:
         super().__init__()
-        self.body = nn.Linear(shape[0], width)
+        self.body = nn.Linear(shape[0], width).requires_grad_(False)
+        self.dropout = nn.Dropout(dropout)
         self.head = nn.Linear(width, outputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(torch.relu(4 * self.body(x)))
+        return self.head(self.dropout(torch.relu(4 * self.body(x))))
+
+
+def focal(outputs: Tensor, targets: Tensor, gamma: float = 2.0) -> Tensor:
+    """One number per row: cross-entropy, less where it is right already (Lin et al., 2017)."""
+    entropy = cross_entropy(outputs, targets, reduction="none")
+    return (1 - torch.exp(-entropy)) ** gamma * entropy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +85,7 @@ def rare_accuracy(outputs: Tensor, labels: Tensor) -> float:
     return (outputs.argmax(-1)[rare] == labels[rare]).float().mean().item()
 
 
-def play(out: Path, width: int = 128, killed_in: int | None = None) -> dict[str, Tensor]:
+def play(out: Path, gamma: float = 2.0, killed_in: int | None = None) -> dict[str, Tensor]:
     """One run; the process may be killed in a round, as by a power cut."""
 
     def watch(record: dict[str, object]) -> None:
@@ -85,11 +95,12 @@ def play(out: Path, width: int = 128, killed_in: int | None = None) -> dict[str,
     result = run(
         out=out,
         data=load,
-        model={"name": Net, "width": width},
-        method=["fedavg", {short_update: {"length": 1.0}}],
-        world={"name": "static", "members": 20, "rounds": 30},
+        model={"name": Net, "dropout": 0.1},
+        loss={"name": focal, "gamma": gamma},
+        method=["fedavg", {short_update: {"length": 2.0}}],
+        world={"name": "static", "members": 20, "rounds": 40},
         participation=5,
-        local={"epochs": 2, "lr": 0.1, "batch": 16},
+        local={"epochs": 2, "lr": 0.3, "batch": 16},
         evaluate={"metrics": [rare_accuracy]},
         checkpoint={"every": 5},
         callbacks=[watch],
@@ -103,7 +114,7 @@ def play(out: Path, width: int = 128, killed_in: int | None = None) -> dict[str,
 def main() -> None:
     runs = Path(tempfile.mkdtemp(prefix="own-"))
     child = multiprocessing.get_context("spawn").Process(
-        target=play, args=(runs / "killed", 128, 17)
+        target=play, args=(runs / "killed", 2.0, 17)
     )
     child.start()
     child.join()
@@ -112,8 +123,8 @@ def main() -> None:
     whole = play(runs / "whole")
     same = all(torch.equal(resumed[name], whole[name]) for name in whole)
     print(f"resumed  to the bits of a run that nobody killed: {same}")
-    play(runs / "width8", width=8)
-    print(f"compare  shoal compare {runs / 'whole'} {runs / 'width8'}")
+    play(runs / "gamma0", gamma=0.0)
+    print(f"compare  shoal compare {runs / 'whole'} {runs / 'gamma0'}")
 
 
 if __name__ == "__main__":

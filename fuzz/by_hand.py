@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from shoal.config.build import RunPlan
@@ -73,7 +73,9 @@ def fedavg(plan: RunPlan) -> Model:
                 cap = local.steps[client % len(local.steps)]
             else:
                 cap = local.steps or 10**9
-            trained = _train(module, names, server, data, batches[:cap], local, weights)
+            trained = _train(
+                module, names, server, data, batches[:cap], local, weights, plan.config.loss
+            )
             share = 1.0 if settings.uniform else data.count
             total += share
             for name in mean:
@@ -135,6 +137,7 @@ def _train(
     batches: list[tuple[float, Tensor, Tensor]],
     local: Any,
     weights: Tensor | None,
+    loss: Any,
 ) -> Tensors:
     """One client's round."""
     now = {**dict(module.named_parameters()), **dict(module.named_buffers())}
@@ -147,8 +150,8 @@ def _train(
         optimizer.param_groups[0]["lr"] = rate
         optimizer.zero_grad()
         with Answering(key, len(rows)):
-            loss = _loss(module, data, rows, weights)
-        loss.backward()  # type: ignore[no-untyped-call]
+            found = _loss(module, data, rows, weights, loss)
+        found.backward()  # type: ignore[no-untyped-call]
         for parameter in parameters:
             if parameter.grad is None:  # a weight that is in no output decays as others do
                 parameter.grad = torch.zeros_like(parameter)
@@ -167,12 +170,24 @@ def _optimizer(parameters: list[nn.Parameter], local: Any) -> torch.optim.Optimi
     return kind(parameters, 1.0, weight_decay=decay)
 
 
-def _loss(module: nn.Module, data: ClientData, rows: Tensor, weights: Tensor | None) -> Tensor:
+def _row_losses(loss: Any, logits: Tensor, y: Tensor, weights: Tensor | None) -> Tensor:
+    """As torch has them; those of several columns are means over them."""
+    weight = None if weights is None else weights.to(logits.dtype)
+    errors = {"mse": F.mse_loss, "mae": F.l1_loss, "bce": F.binary_cross_entropy_with_logits}
+    if loss.name in errors:
+        return errors[loss.name](logits, y.to(logits.dtype), reduction="none").mean(1)
+    if loss.name == "huber":
+        return F.huber_loss(logits, y.to(logits.dtype), reduction="none", delta=loss.delta).mean(1)
+    smoothed = loss.label_smoothing
+    return F.cross_entropy(logits, y, weight, reduction="none", label_smoothing=smoothed)
+
+
+def _loss(
+    module: nn.Module, data: ClientData, rows: Tensor, weights: Tensor | None, loss: Any
+) -> Tensor:
     x, y = data.pool.x[data.rows[rows]], data.labels[rows]
     logits, _ = logits_and_features(module(x))
-    losses = cross_entropy(logits, y, reduction="none")
-    if weights is not None:
-        losses = losses * weights.to(losses.dtype)[y]
+    losses = _row_losses(loss, logits, y, weights)
     if data.weight is None:
         return losses.mean()
     own = data.weight[rows].to(losses.dtype)

@@ -76,12 +76,30 @@ def drawn(seed: int) -> Case:
         config["loss"] = {"class_weights": draw.choice(("balanced", own))}
     if draw.random() < 0.1:
         config["guard"] = {"max_norm": draw.choice((0.1, 1.0, 10.0)), "quorum": 1}
+    _learnt(random.Random(~seed), config)
     rows, weighted = (None, False) if sweep else (_rows(draw), draw.random() < 0.1)
     return Case(seed, _tidy(config), double, rows, weighted, limits, laws)
 
 
 def _tidy(config: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in config.items() if value is not None}
+
+
+def _learnt(draw: random.Random, config: dict[str, Any]) -> None:
+    """Now and then numbers or several labels in place of classes, where the world knows none of
+    them; and another loss."""
+    world, kind = config["world"], draw.random()
+    by_class = world["name"] in ("drift", "classes", "mixed") or world.get("labels")
+    if kind < 0.25 and not by_class and config["data"]["name"] == "fuzz":
+        target = "number" if kind < 0.15 else "multi_label"
+        config["data"] |= {"target": target}
+        config["loss"] = draw.choice(({}, "mae", {"name": "huber", "delta": 0.4}))
+        config["loss"] = config["loss"] if target == "number" else "bce"
+        world["partition"] = "iid"
+        world.pop("bias", None)
+        config["evaluate"].pop("metrics", None)  # those that fit are measured
+    elif kind > 0.92:
+        config["loss"] = {**config.get("loss", {}), "label_smoothing": draw.choice((0.1, 0.5))}
 
 
 def _local(draw: random.Random) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from shoal.engines.stacked.plan import Path as Way
 from shoal.engines.stacked.plan import StackPlan
 from shoal.rounds.orders import check_rounds
 from shoal.rounds.state import Federation
-from shoal.runs.player import AbandonedError, Player
+from shoal.runs.player import Player, RoundFailedError
 from shoal.runs.run import DurableRun
 from shoal.worlds.world import Composed
 
@@ -150,7 +150,7 @@ def play(
         try:
             while not player.done:
                 records.append(player.play()[0])
-        except AbandonedError as error:
+        except RoundFailedError as error:
             sentence = str(error)
         finally:
             player.close()
@@ -172,9 +172,9 @@ def play_resumed(case: Case, folder: Path, engine: str, after: int) -> Outcome:
             run = DurableRun.resume(folder, planned=planned(case))
             try:
                 run.play()
-            except AbandonedError as error:
+            except RoundFailedError as error:
                 sentence = str(error)
-        except AbandonedError as error:
+        except RoundFailedError as error:
             sentence = str(error)
         player = run.player
     lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]

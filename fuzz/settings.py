@@ -49,7 +49,7 @@ def drawn_method(draw: random.Random) -> Any:
         count = draw.choice((1, 1, 1, 2, 2, 3))
         spec = [{name: drawn_settings(name, draw)} for name in draw.sample(names, count)]
         with suppress(UserError):  # some do not go together
-            if count == 1 or not catalog.build(spec).eager_reason or draw.random() < 0.2:
+            if count == 1 or not catalog.build(spec).loop_only_reason or draw.random() < 0.2:
                 return spec
     return "fedavg"
 

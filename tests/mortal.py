@@ -1,12 +1,11 @@
-"""A part that kills whoever trains with it, for tests of engines with workers.
-
-It is a module of its own because workers on a cluster have to import it.
-"""
+"""Parts that do to whoever trains with them what happens on clusters, for tests of engines with
+workers. Each strikes ``times`` times; a file a stroke tells the next one."""
 
 from __future__ import annotations
 
 import os
 import signal
+import time
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,24 +16,42 @@ from shoal.methods.view import GradFn, View
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mortal(Part):
-    """Kills the worker that trains, ``times`` times; a file a death tells the next one."""
+class Striking(Part):
+    loop_only_reason: ClassVar[str] = "it looks around at every step"
 
     folder: str
-    times: int
-    parent: int
+    times: int = 1
+    parent: int = 0
+    nap: float = 0.0  # seconds that every step takes
 
     def grad(self, view: View, inner: GradFn) -> Tensor:
-        for death in range(self.times):
+        time.sleep(self.nap)
+        for stroke in range(self.times):
             try:
-                os.close(os.open(f"{self.folder}/{death}", os.O_CREAT | os.O_EXCL))
+                os.close(os.open(f"{self.folder}/{stroke}", os.O_CREAT | os.O_EXCL))
             except FileExistsError:
                 continue
             assert os.getpid() != self.parent
-            os.kill(os.getpid(), signal.SIGKILL)
+            self._strike()
         return inner(view.x)
+
+    def _strike(self) -> None:
+        raise RuntimeError("this part is broken")
 
 
 @dataclass(frozen=True, kw_only=True)
-class EagerMortal(Mortal):
-    eager_reason: ClassVar[str] = "it looks around at every step"
+class Killing(Striking):
+    def _strike(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Freezing(Striking):
+    def _strike(self) -> None:
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Greedy(Striking):
+    def _strike(self) -> None:
+        raise MemoryError("no room for 3 GiB")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 import torch
 from support import SmallWorld
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from torch.nn import functional
 from benchmarks.networks import ResNet
 from shoal.core.task import ModuleTask, RowLoss, cross_entropy_rows
 from shoal.core.types import Input, Pool, joined_inputs
+from shoal.models.adapters import Adapters
 
 CLASSES, LENGTH, WORDS = 3, 5, 7
 DOUBLE = torch.float64
@@ -135,6 +137,18 @@ class Lazy(nn.Module):
         return found
 
 
+def adapted() -> nn.Module:
+    """The same, of which adapters are trained alone, on every layer of it."""
+    return Adapters(rank=2, alpha=3.0).put_on(Encoder())
+
+
+def adapted_by_peft() -> nn.Module:
+    peft = pytest.importorskip("peft", reason="pip install 'shoal[hf]'")
+    layers = ["linear1", "linear2", "head"]
+    config = peft.LoraConfig(r=2, lora_alpha=3, lora_dropout=0.1, target_modules=layers)
+    return peft.get_peft_model(Encoder(), config)
+
+
 def features(*shape: int) -> Rows:
     def rows(count: int, source: torch.Generator) -> tuple[Tensor, Tensor]:
         x = torch.randn(count, *shape, generator=source, dtype=DOUBLE)
@@ -198,6 +212,8 @@ NETWORKS: dict[str, Own] = {
     "resnet-18 with group norm": Own(resnet18, features(3, 8, 8)),
     "resnet-8, body frozen": Own(frozen_body, features(3, 8, 8)),
     "transformer with dropout": Own(Encoder, words),
+    "transformer with adapters, dropout": Own(adapted, words),
+    "transformer with adapters by peft, dropout": Own(adapted_by_peft, words),
     "gru with a tied table": Own(NextWord, texts, of_words),
     "table of two inputs": Own(Tabular, table, pair=True, inputs=TABLE),
     "a class per pixel": Own(Dense, pixels, of_pixels),

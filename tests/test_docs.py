@@ -48,6 +48,7 @@ ELSEWHERE = {
     "internals.md": "names of files in a run directory",
     "comparison.md": "minutes of training: it runs every method",
     "performance.md": "benchmarks; tests must not depend on the speed of a machine",
+    "ray.md": "a cluster; tests of its own run it",
     "recipes.md": "minutes of training on data that is not in the repository",
     "threat_model.md": "configuration of other programs",
     "tutorials/real_federation.md": "several processes; the tests of the engine run it",

@@ -29,7 +29,7 @@ def test_everything_of_ones_own_is_killed_and_resumed(tmp_path: Path) -> None:
     said = shell(tmp_path, str(ROOT / "examples" / "own_everything.py"))
     assert "killed   by signal 9 in round 17" in said
     assert "resumed  to the bits of a run that nobody killed: True" in said
-    assert float(re.findall(r"whole +accuracy (0\.\d+)", said)[0]) > 0.85
+    assert float(re.findall(r"whole +accuracy (0\.\d+)", said)[0]) > 0.8
     # the config beside the module says the same run
     shell(tmp_path, "-m", "shoal", "run", str(ROOT / "examples" / "own.yaml"), "-o", "line")
     (python,) = tmp_path.glob("own-*/whole")

@@ -22,7 +22,7 @@ FAMILIES = {
     "client_drift": "Corrected gradients and momentum",
     "personal": "Personal and several models",
     "continual": "Continual learning",
-    "detectors": "Detectors and measurements",
+    "plug_ins": "Plug-ins: detectors, measurements, compressed and private changes",
 }
 PAPERS = (
     'Paper 1: "Federated Learning with Dynamic Client Arrival and Departure". '
@@ -139,7 +139,7 @@ def _cost(name: str, curves: dict[str, Any]) -> str:
 
 def _facts(method: Method) -> str:
     slots = ", ".join(f"`{slot}`" for slot in SLOTS if method.fills(slot)) or "none"
-    able = f"no: {method.eager_reason}" if method.eager_reason else "yes"
+    able = f"no: {method.loop_only_reason}" if method.loop_only_reason else "yes"
     base = "stands under plug-ins" if method.base else "a plug-in: the base method decides weights"
     return (
         "## Facts\n\n| fact | |\n|---|---|\n"

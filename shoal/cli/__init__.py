@@ -2,11 +2,13 @@
 
 - app       the table of commands
 - play      what commands that play share; it needs torch, the commands do not
+- clusters  which Ray cluster plays runs; who is left to speak when it is gone
 - run       ``shoal run``, ``shoal resume``, ``shoal demo``
 - demo      what ``shoal demo`` plays
 - first_config  ``shoal new``, ``shoal data look``, ``shoal config``
 - sweep     ``shoal sweep``, ``shoal tune``
 - reports   ``shoal report``, ``shoal evaluate``, ``shoal watch``, ``shoal compare``
+- exports   ``shoal export``, ``shoal predict``
 - listings  ``shoal methods``, ``shoal data``, ``shoal world``
 - papers    ``shoal reproduce``, ``shoal verify``
 - flower    ``shoal flower``
@@ -45,7 +47,7 @@ def call(args: Sequence[str]) -> int:
     except Exception as error:
         # typer brings its own copy of click or uses the real one, so names decide, not classes
         name = type(error).__name__
-        if name == "AbandonedError":
+        if name == "RoundFailedError":
             return _say(str(error), DIVERGED if getattr(error, "diverged", False) else ABANDONED)
         if name == "Abort":
             return _say("interrupted", INTERRUPTED)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from shoal.cli.exports import export, predict
 from shoal.cli.first_config import config, look, new
 from shoal.cli.flower import app as flower
 from shoal.cli.listings import app as data
@@ -50,6 +51,8 @@ for command in (
     tune,
     report,
     evaluate,
+    export,
+    predict,
     watch,
     methods,
     world,

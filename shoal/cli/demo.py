@@ -12,59 +12,29 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
 from rich.console import Console
 from rich.progress import Progress as Bar
 
 from shoal.config.schema import Config
 from shoal.core.errors import UserError
+from shoal.core.files import asset
 from shoal.reports.plots import draw_curves
 from shoal.reports.progress import Progress
 from shoal.reports.run_tables import AFTER, Story, read_story, shift_table
 from shoal.reports.versus import interval
 from shoal.runs.run import DurableRun
 
-DRIFT_AT = 155
-WORLD: dict[str, Any] = {
-    "name": "mixed",
-    "members": 40,
-    "sessions": 8,
-    "rounds_per_session": [20, 20, 20, 20, 20, 20, 20, 40],
-    "groups": 2,
-    "labels": "split",  # one group holds the digits 0 to 4, the other 5 to 9
-    "partition": {"name": "dirichlet", "alpha": 0.5},
-    "drift": {
-        "kind": "sudden",
-        "at": DRIFT_AT,
-        "share": 1.0,
-        "swap": [[0, 1], [2, 3], [5, 6], [7, 8]],
-    },
-}
-LOCAL: dict[str, Any] = {"epochs": 3, "batch": 16, "lr": 0.1, "validation": 0.2}
-METHODS: dict[str, Any] = {
-    "FedAvg": "fedavg",
-    "shoal": [
-        {"fedacg": {"lam": 0.5}},
-        {"fedinit": {"beta": 0.05}},
-        {"dynamic_init": {"R": 10, "first_session": "latest"}},
-    ],
-}
+_SAID: dict[str, Any] = yaml.safe_load(asset("shoal.cli", "demo.yaml"))
+DRIFT_AT: int = _SAID["config"]["world"]["drift"]["at"]
+METHODS: dict[str, Any] = _SAID["methods"]
 TITLES = {"FedAvg": "FedAvg", "shoal": "FedACG + FedInit + DynamicInit"}
 SEEDS = tuple(range(1, 11))
 
 
 def demo_config(method: Any, seed: int = SEEDS[0]) -> Config:
     """Digits in a federation of 40, two groups coming and going, one concept drift."""
-    return Config.model_validate(
-        {
-            "seed": seed,
-            "data": {"name": "digits"},
-            "model": {"name": "mlp", "hidden": [64]},
-            "world": WORLD,
-            "participation": 10,
-            "local": LOCAL,
-            "method": method,
-        }
-    )
+    return Config.model_validate({**_SAID["config"], "seed": seed, "method": method})
 
 
 def run_demo(out: Path) -> None:

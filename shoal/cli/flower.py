@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import typer
 
 from shoal.cli.run import IMPORT
+from shoal.core.errors import UserError
 
 app = typer.Typer(
     name="flower",
@@ -18,10 +20,6 @@ INSECURE = "Without TLS and without authentication: anybody can join and read. F
 
 
 def _needs_flower() -> None:
-    from importlib.util import find_spec
-
-    from shoal.core.errors import UserError
-
     if find_spec("flwr") is None:
         raise UserError("shoal flower needs Flower; install it with: pip install 'shoal[flower]'")
 
@@ -63,7 +61,6 @@ def key(
 ) -> None:
     """Make a member's key pair."""
     _needs_flower()
-    from shoal.core.errors import UserError
     from shoal.flower.keys import fingerprint, new_key, public_file
 
     if path.exists():
@@ -81,7 +78,6 @@ def register(
 ) -> None:
     """Let a member in, before or while the federation runs."""
     _needs_flower()
-    from shoal.core.errors import UserError
     from shoal.flower.keys import read_public
     from shoal.flower.operations.up import FederationFolder, owners_link, read_up
     from shoal.flower.server.members import MemberRegistry
@@ -123,7 +119,6 @@ def node(
     _needs_flower()
     import torch
 
-    from shoal.core.errors import UserError
     from shoal.flower.agreement import load_agreement
     from shoal.flower.apps import data_of
     from shoal.flower.keys import fingerprint, read_key
@@ -177,7 +172,6 @@ def up(
 ) -> None:
     """Start a federation here: SuperLink, server app and members as real processes."""
     _needs_flower()
-    from shoal.core.errors import UserError
     from shoal.flower.apps import agreement_of
     from shoal.flower.operations.supervisor import start_federation
     from shoal.flower.operations.up import FederationFolder, UpOptions, free_port
@@ -206,7 +200,6 @@ def _settings(changes: list[str]) -> dict[str, Any]:
     import yaml
 
     from shoal.config.read import parsed
-    from shoal.core.errors import UserError
     from shoal.flower.agreement import rules_from
 
     found: dict[str, Any] = {}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from shoal.cli.run import IMPORT
-from shoal.core.errors import UserError
+from shoal.core.errors import UserError, suggestion
 
 if TYPE_CHECKING:
     from shoal.data.download import Report
@@ -28,8 +28,6 @@ def methods(
     """Every method, its parts, its paper, and whether it vectorises; or one in full."""
     found = described()
     if name:
-        from shoal.core.errors import UserError, suggestion
-
         known = [entry["name"] for entry in found]
         if name not in known:
             raise UserError(f"no method is called {name!r}; {suggestion(name, known)}")
@@ -107,11 +105,11 @@ def described() -> list[dict[str, Any]]:
                 "weights": method.weights,
                 "slots": [slot for slot in SLOTS if method.fills(slot)],
                 "settings": {s.name: _plain(s.default) for s in settings},
-                "vectorises": not method.eager_reason,
-                "why_not": method.eager_reason,
+                "vectorises": not method.loop_only_reason,
+                "why_not": method.loop_only_reason,
                 # then no secure aggregation can hide single uploads from the server
-                "individual_uploads": bool(method.beyond_sums),
-                "why_individual": method.beyond_sums,
+                "individual_uploads": bool(method.why_sums_are_not_enough),
+                "why_individual": method.why_sums_are_not_enough,
                 "engines_agree": _agreements(method),
             }
         )
@@ -122,7 +120,7 @@ def _agreements(method: Method) -> dict[str, float | None]:
     """The relative gaps that the tests of law 1 allow; null where Adam is refused."""
     from shoal.methods.slots import FLOAT64_GAP
 
-    no_adam = any(part.displacement_memory for part in method.parts)
+    no_adam = any(part.needs_plain_sgd for part in method.parts)
     gaps = method.float32_gaps
     return {
         "float64": FLOAT64_GAP,

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from shoal.cli.clusters import ON, WORKING_DIR, cluster_of
 from shoal.core.errors import UserError
 
 if TYPE_CHECKING:
+    from shoal.engines.workers.connect import Cluster
     from shoal.papers.cells import Cell
     from shoal.papers.claims import Decided
     from shoal.papers.play import Request
@@ -52,6 +54,8 @@ def reproduce(
     publish: Path | None = typer.Option(
         None, help="Also write a page PAPER.md into this folder, as in docs/results."
     ),
+    on: str = ON,
+    working_dir: str = WORKING_DIR,
 ) -> None:
     """Run a paper's tables again and put its figures next to ours.
 
@@ -79,7 +83,8 @@ def reproduce(
     if report_only:
         cells, found = cells_finished(request, out / "runs")
         request, budget = replace(request, seeds=found), 0.0
-    _play_and_report(request, cells, out, budget, workers or os.cpu_count() or 1, publish)
+    cluster, processes = cluster_of(on, workers, working_dir), workers or os.cpu_count() or 1
+    _play_and_report(request, cells, out, budget, processes, cluster, publish)
     if archive is not None:
         _say(f"{archive} has {pack((out / 'runs').glob('*'), archive)} runs")
 
@@ -90,6 +95,7 @@ def _play_and_report(
     out: Path,
     budget: float | None,
     processes: int,
+    cluster: Cluster | None,
     folder: Path | None,
 ) -> None:
     from shoal.papers.cells import results
@@ -100,8 +106,9 @@ def _play_and_report(
     turns = runs_to_play(cells, request.seeds, out / "runs")
     left: dict[Path, str] = {}
     if budget != 0 and any(turns):
-        _say(f"{sum(map(len, turns))} runs to play with {processes} processes")
-        left = play(turns, processes, budget, _say)
+        where = "on a Ray cluster" if cluster else f"with {processes} processes"
+        _say(f"{sum(map(len, turns))} runs to play {where}")
+        left = play(turns, processes, budget, _say, cluster)
     found = results(cells, request.seeds or None, out / "runs")
     name = cells[0].recipe.paper
     command = shlex.join(["shoal", *sys.argv[1:]])

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import typer
 
 from shoal.core.errors import UserError, shown
-from shoal.metrics.figures import headline
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -30,7 +29,6 @@ def report(
     ),
 ) -> None:
     """One self-contained HTML page on one run, or on several side by side."""
-    from shoal.core.errors import UserError
     from shoal.core.files import write_text
     from shoal.reports.html import page
 
@@ -127,58 +125,38 @@ def _compare_all(out: Path, static: bool) -> None:
 
 def table(stories: Sequence[Story], pages: Sequence[Page]) -> Table:
     """The first run is what the others are paired with, where they can be."""
-    from rich.table import Table
+    from rich.table import Column, Table
     from rich.text import Text
 
-    found = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("run", "method"):
-        found.add_column(name, overflow="fold")
-    columns = (
-        "seed",
-        "final %",
-        "mean %",
-        "fall",
-        "lowest %",
-        "rounds to recovery",
-        "seconds",
-        "paired",
-    )
+    from shoal.reports.run_tables import level_and_recovery
+
     of = {story.figures.get("score", "accuracy") for story in stories}
     named = "" if of == {"accuracy"} else f" {' or '.join(sorted(of))}"
-    for name in columns:
-        name = name.replace(" %", f"{named} %") if name in ("final %", "mean %") else name
-        found.add_column(name, justify="right")
     told = {name: None for s in stories for name in s.figures.get("metrics") or {}}
     metrics = [name for name in told if name not in of]
     lower = {name for s in stories for name in s.records[-1].get("lower", ())}
-    for name in metrics:
-        found.add_column(f"{name} {'↓' if name in lower else '↑'}", justify="right")
+    numbers = [
+        "seed", f"final{named} %", f"mean{named} %", "fall", "lowest %", "rounds to recovery",
+        "seconds", "paired", *(f"{name} {'↓' if name in lower else '↑'}" for name in metrics),
+    ]  # fmt: skip
+    columns = [Column(name, overflow="fold") for name in ("run", "method")]
+    columns += [Column(name, justify="right") for name in numbers]
+    found = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for story, page in zip(stories, pages, strict=True):
-        f = story.figures
-        rounds = f["mean_rounds_to_recovery"]
-        never = f" ({f['unrecovered']} never)" if f["unrecovered"] else ""
         found.add_row(
             Text(shown(story.path)),  # no markup: a folder may be called anything
             story.method,
             str(story.seed),
-            percent(headline(f, "final")),
-            percent(headline(f, "mean")),
-            percent(f["mean_fall"]),
-            percent(f["mean_lowest"]),
-            ("-" if rounds is None else f"{rounds:.1f}") + never,
-            f"{f['seconds']:.1f}",
+            *level_and_recovery(story, digits=2),
+            f"{story.figures['seconds']:.1f}",
             _paired(page, pages[0]),
-            *[_number((f.get("metrics") or {}).get(name)) for name in metrics],
+            *[_number((story.figures.get("metrics") or {}).get(name)) for name in metrics],
         )
     return found
 
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
-
-
-def percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.2f}"
 
 
 def _paired(page: Page, first: Page) -> str:

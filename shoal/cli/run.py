@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
 import typer
 
+from shoal.cli.clusters import plays_here
 from shoal.core.errors import UserError
 
 UNTIL = "Stop once a metric is as good: accuracy=0.9 (loss, mae and rmse: as low)."
@@ -59,10 +61,28 @@ def run(
     RunDir(out).check_free(force)  # before the seconds that reading data takes
     overrides = [*changes, *stopping(until, best), *([f"engine={engine}"] if engine else [])]
     config = load(file, overrides)
+    words = ["run", str(file), "-o", str(out),
+             *_options(imports, overrides, log, time, verbose=verbose, force=force)]  # fmt: skip
+    plays_here(config.engine, words, out)
     with located(file, overrides):
         plan = build(config)
     run = DurableRun.create(out, config, force, planned=lambda _: plan)
     play(run, loggers, verbose, seconds)
+
+
+def _options(
+    imports: Sequence[str],
+    changes: Sequence[str],
+    log: Sequence[str],
+    time: str,
+    more: int = 0,
+    **flags: bool,
+) -> list[str]:
+    """The options of a command as words."""
+    many = {"--import": imports, "--set": changes, "--log": log}
+    many |= {"--for": [time] if time else [], "--more": [str(more)] if more else []}
+    words = [word for name, given in many.items() for own in given for word in (name, own)]
+    return [*words, *(f"--{name}" for name, given in flags.items() if given)]
 
 
 # ---- resume --------------------------------------------------------------------------------------
@@ -97,6 +117,7 @@ def resume(
     run directory.
     """
     from shoal.cli.play import find_code, play, stopping
+    from shoal.config.read import load_run
     from shoal.reports.loggers import check, export
     from shoal.runs.directory import RunDir
     from shoal.runs.run import DurableRun
@@ -112,9 +133,12 @@ def resume(
         return
     find_code(imports)
     if engine:  # what belongs to the old one does not fit
-        drop = ("workers", "address")
-        changes = [*(f"{key}=null" for key in drop), f"engine={engine}", *changes]
+        changes = ["ray=null", f"engine={engine}", *changes]
     changes = [*changes, *stopping(until, "")]
+    if where.config.exists():
+        flags = {"verbose": verbose, "accept-code": accept_code}
+        words = ["resume", str(directory), *_options(imports, changes, log, time, more, **flags)]
+        plays_here(load_run(where.config, changes).engine, words, directory)
     run = DurableRun.resume(
         directory,
         lambda text: typer.echo(f"shoal: note: {text}", err=True),

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
+from shoal.cli.clusters import ON, WORKING_DIR, cluster_of
 from shoal.cli.run import IMPORT
 from shoal.core.errors import UserError, suggestion
 
 if TYPE_CHECKING:
+    from shoal.engines.workers.connect import Cluster
     from shoal.papers.play import Runs
 
 
@@ -26,6 +29,8 @@ def sweep(
     out: Path = typer.Option(..., "-o", "--out", help="The folder for the run directories."),
     workers: int = typer.Option(0, "-j", "--workers", help="Processes at a time; 0: one a core."),
     dry_run: bool = typer.Option(False, "--dry-run", help="List the runs, and run nothing."),
+    on: str = ON,
+    working_dir: str = WORKING_DIR,
     imports: list[str] = typer.Option([], "--import", metavar="DIR|MODULE", help=IMPORT),
 ) -> None:
     """Run many configs over the cores: methods x worlds x seeds, or any other keys.
@@ -46,6 +51,7 @@ def sweep(
 
     if workers < 0:
         raise UserError("--workers must be at least 1, or 0 for one a core")
+    cluster = cluster_of(on, workers, working_dir)
     find_code(imports, file.resolve().parent)
     configs = read_sweep(file)
     if dry_run:
@@ -54,7 +60,7 @@ def sweep(
         return
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with SweepProgress(len(configs)) as progress:
-        outcomes = play_all(configs, out, workers, watch=progress.show)
+        outcomes = play_all(configs, out, workers, watch=progress.show, on=cluster)
     Console().print(table(out, configs, outcomes))
     for note in dict.fromkeys(note for o in outcomes.values() for note in o.notes):
         typer.echo(f"note: {note}", err=True)
@@ -81,6 +87,8 @@ def tune(
     seed: int = typer.Option(0, min=0, help="Of the trials."),
     seeds: str = typer.Option("0,1,2", help="Of the best settings' runs on test rows."),
     workers: int = typer.Option(0, help="Processes; else one per core."),
+    on: str = ON,
+    working_dir: str = WORKING_DIR,
     imports: list[str] = typer.Option([], "--import", metavar="DIR|MODULE", help=IMPORT),
 ) -> None:
     """Give every method the same number of trials on held-out rows, then test the best.
@@ -94,13 +102,14 @@ def tune(
     from shoal.core.files import write_text
     from shoal.papers.tuning import TuningPlan, best, final_scores, finals, trials_csv, tuned_md
 
+    cluster = cluster_of(on, workers, working_dir)
     find_code(imports, file.resolve().parent)
     load(file)  # a config that is wrong is said so before anything else
     if score not in SCORES:
         raise UserError(f"--score {score}: not known; {suggestion(score, SCORES)}")
     plan = TuningPlan(read(file)[0], _known(methods), trials, _floats(rates, "--rates"), seed)
     found = plan.all(out / "trials")
-    _play({trial.path: trial.config for trial in found}, workers)
+    _play({trial.path: trial.config for trial in found}, workers, cluster)
     winners = best(found, score)
     if not winners and any(trial.finished for trial in found):
         raise UserError(f"--score {score}: no finished trial has it; of numbers there is "
@@ -108,7 +117,7 @@ def tune(
     write_text(out / "trials.csv", trials_csv(found, score), shared=True)
     numbers = [int(s) for s in _floats(seeds, "--seeds")]
     final = finals(plan, winners, numbers, out / "best")
-    _play(dict(run for mine in final.values() for run in mine), workers)
+    _play(dict(run for mine in final.values() for run in mine), workers, cluster)
     on_test = final_scores(final, score)
     page = tuned_md(f"`{file.name}`, seed {seed}", winners, score, on_test, trials)
     write_text(out / "tuned.md", page, shared=True)
@@ -119,13 +128,14 @@ def tune(
 SCORES = tuple(f"{w}_{of}" for of in ("accuracy", "r2") for w in ("mean", "final", "best"))
 
 
-def _play(runs: Runs, workers: int) -> None:
+def _play(runs: Runs, workers: int, on: Cluster | None) -> None:
     from shoal.papers.play import play
     from shoal.runs.directory import RunDir, diverged
 
     over = {path for path in runs if RunDir(path).finished or diverged(path) is not None}
     left = {path: config for path, config in runs.items() if path not in over}
-    play([left], workers or os.cpu_count() or 1, None, lambda text: typer.echo(text, err=True))
+    say = partial(typer.echo, err=True)
+    play([left], workers or os.cpu_count() or 1, None, say, on)
 
 
 def _known(text: str) -> list[str]:

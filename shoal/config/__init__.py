@@ -5,6 +5,7 @@
 - read         YAML with line numbers, --set
 - version_0_1  what version 0.1 meant where its run directories say nothing
 - own_names    which names are code of the user's, and where that comes from
+- adapters     adapters of a config, and the file that a base comes from
 - subject      the task and the world of a config
 - build        from a config to everything a run needs; every check that can fail fails here
 """

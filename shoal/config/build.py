@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from shoal.config.adapters import ranks_of
 from shoal.config.schema import Config, from_mapping
 from shoal.config.subject import (
     Subject,
@@ -27,9 +28,11 @@ from shoal.core.old_names import OF_MEMBERS
 from shoal.core.task import Task, learnt_of
 from shoal.core.types import Model, Pool
 from shoal.core.world_protocol import Moment, World, largest_client
+from shoal.data.augment import Augment
 from shoal.data.sources import Dataset
 from shoal.engines.choose import resolved_device, resolved_engine
 from shoal.engines.client_round import ClientProgram
+from shoal.methods.adapter_rules import with_rule
 from shoal.methods.catalog.registry import build_method, complete
 from shoal.methods.method import Method
 from shoal.methods.parts.local_optimizers import Adam, Sgd
@@ -106,6 +109,10 @@ def build(
     )
     _check_precision(config)
     config, subject = _subject(config, validation, world, data)
+    if config.adapters is not None:
+        with concerning("adapters"):
+            ranks, own = ranks_of(config, subject.world), config.adapters
+            chosen = with_rule(chosen, own.rule, ranks, own.alpha)
     config = _with(config, format=2)  # everything is in it from here on
     task = subject.task
     if config.problem is None:
@@ -124,6 +131,11 @@ def build(
         raise UserError(
             f"precision: method {chosen.name!r} trains a network of its own making, which is "
             f"computed in float32; leave out precision: {config.precision}"
+        )
+    if config.adapters is not None and getattr(task, "inner", task) is not subject.task:
+        raise UserError(
+            f"adapters: method {chosen.name!r} trains a network of its own making, which has none; "
+            f"leave them out"
         )
     initial = subject.initial if task is subject.task else task.initial(config.seed)
     initial = initial.to(device)
@@ -144,12 +156,23 @@ def build(
     with concerning("participation"):
         _check_participation(config, subject.world.at(0))
         _check_sampling(config, chosen, subject.world)
-    program = ClientProgram(chosen, task, optimizer)
+    with concerning("local"):
+        augment = _augment(config, subject)
+    program = ClientProgram(chosen, task, optimizer, augment=augment)
     settings = replace(settings_of(config, program, subject.world, task), start=initial)
     with concerning("local"):
         check_rounds(settings)
     notes = (*subject.notes, *_notes(config, settings, subject.task))
     return RunPlan(config, settings, initial, notes)
+
+
+def _augment(config: Config, subject: Subject) -> Augment | None:
+    augment = Augment.of(config.local.augment)
+    if augment is not None:
+        pool = getattr(subject.world, "pool", None)
+        kind = pool.x.dtype if isinstance(pool, Pool) else torch.get_default_dtype()
+        augment.check(getattr(subject.task, "shape", None), kind)
+    return augment
 
 
 def _device(config: Config) -> str:
@@ -323,7 +346,7 @@ def _check_measured(name: str, key: str, config: Config, task: Task) -> None:
 def _check_sampling(config: Config, method: Method, world: World) -> None:
     """What a rule of participation cannot do."""
     rule, wanted, here = config.sampling, config.participation, len(world.at(0).members)
-    several = method.only("init_bank") or method.only("route")
+    several = method.only("initial_models") or method.only("assign_models")
     if rule == "by_loss" and several is not None:
         raise UserError(
             f"sampling: by_loss looks at the loss of one model, and method {method.name!r} keeps "

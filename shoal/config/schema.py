@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from shoal.config.messages import Place, nearest, nowhere, translated
-from shoal.core.errors import UserError
+from shoal.core.errors import UserError, suggestion
+from shoal.core.machine import amount
 from shoal.core.old_names import OF_MEMBERS, Rows, Weights, renamed
 from shoal.core.setting_types import (
     Above0,
@@ -216,6 +218,55 @@ class ModelChoice(Named):
     init: str = Field(default="random", description="random, or the path of a .safetensors file")
 
 
+Augmentation = Literal["flip"] | dict[Literal["crop", "cutout"], Count]
+
+
+class AdapterSettings(StrictModel):
+    """Adapters on the network's layers; nothing else is trained.
+
+    The server averages A and B (``plain``), B alone, with A as it was drawn (``ffa``), or what the
+    products do: merged into the base in every round (``stack``), or cut to each member's rank by a
+    singular value decomposition (``svd``). Ranks may differ under ``stack`` and ``svd``.
+    """
+
+    name: Literal["lora"] = Field(default="lora", description="lora")
+    rule: Literal["plain", "ffa", "stack", "svd"] = Field(
+        default="plain", description="plain, ffa, stack or svd"
+    )
+    rank: Count | dict[str, Count] = Field(
+        default=8,
+        description="a whole number of at least 1, or {member: rank} (default: the others')",
+    )
+    alpha: Above0 = Field(default=8.0, description="a number above 0 (changes count alpha / rank)")
+    targets: tuple[str, ...] | None = Field(
+        default=None,
+        description="a list of layers' names (with *), linear, conv and attention, or null for all",
+    )
+    trained: tuple[str, ...] = Field(
+        default=(), description="a list of parameters (with *) that are trained beside adapters"
+    )
+
+    @field_validator("rank", mode="before")
+    @classmethod
+    def _members(cls, value: Any) -> Any:
+        return {str(k): v for k, v in value.items()} if isinstance(value, Mapping) else value
+
+    @model_validator(mode="after")
+    def _known_members(self) -> AdapterSettings:
+        wrong = [k for k in self.ranks if not (k == "default" or k.isdecimal())]
+        if wrong or not self.ranks:
+            raise ValueError(
+                f"rank must be given by members' numbers or default, as in {{default: 4, 7: 8}}, "
+                f"not {', '.join(wrong) or 'empty'}"
+            )
+        return self
+
+    @property
+    def ranks(self) -> dict[str, int]:
+        """By member, and ``default``."""
+        return {"default": self.rank} if isinstance(self.rank, int) else self.rank
+
+
 class LocalTraining(StrictModel):
     """Training on one client."""
 
@@ -244,7 +295,20 @@ class LocalTraining(StrictModel):
     validation: Below1 | Literal["auto"] = Field(
         default="auto", description="a share from 0 up to 1, or auto"
     )
-    augment: Literal["none"] = Field(default="none", description="none")
+    augment: Literal["none"] | tuple[Augmentation, ...] = Field(
+        default="none",
+        description="none, or some of flip, {crop: PIXELS} and {cutout: PIXELS}, as in "
+        "[{crop: 4}, flip, {cutout: 8}]",
+    )
+
+    @field_validator("augment")
+    @classmethod
+    def _once_each(cls, value: Any) -> Any:
+        if value != "none":
+            names = [name for one in value for name in (["flip"] if one == "flip" else one)]
+            if not names or len(set(names)) < len(names):
+                raise ValueError("each at most once")
+        return value
 
     @field_validator("schedule", mode="before")
     @classmethod
@@ -397,6 +461,67 @@ class Checkpoint(StrictModel):
     )
 
 
+# What Ray knows in a runtime_env; it takes other names for plugins and fails much later.
+ENVIRONMENT = ("pip", "uv", "conda", "env_vars", "py_modules", "excludes", "config", "image_uri",
+               "py_executable", "worker_process_setup_hook", "nsight", "rocprof_sys")  # fmt: skip
+
+
+class RayCluster(StrictModel):
+    """The cluster of ``engine: ray``, and what each worker asks of it."""
+
+    address: str | None = Field(
+        default=None, description="host:port, ray://host:port, auto, or null for one of our own"
+    )
+    workers: Count | None = Field(
+        default=None, description="a number of workers, or null for as many as there is room for"
+    )
+    cpus_per_worker: Count = Field(default=1, description="a whole number of at least 1")
+    gpus_per_worker: Finite = Field(default=0, description="0")
+    memory: Count | str | None = Field(
+        default=None, description="a number of bytes, or such as 4GiB, or null"
+    )
+    runtime_env: dict[str, Any] = Field(
+        default_factory=dict, description="a mapping as Ray's runtime_env"
+    )
+    working_dir: str | None = Field(
+        default=None, description="a folder that workers get a copy of, or null"
+    )
+    patience: Above0 = Field(default=60.0, description="seconds to wait for the first worker")
+
+    @field_validator("gpus_per_worker")
+    @classmethod
+    def _cpu(cls, value: float) -> float:
+        if value:
+            raise ValueError("0: workers compute on the cpu; for a gpu use engine: stacked")
+        return value
+
+    @field_validator("memory")
+    @classmethod
+    def _bytes(cls, value: int | str | None) -> int | None:
+        try:
+            return amount(value) if isinstance(value, str) else value
+        except UserError:
+            raise ValueError("a number of bytes, or such as 4GiB, or null") from None
+
+    @field_validator("runtime_env")
+    @classmethod
+    def _known(cls, value: dict[str, Any]) -> dict[str, Any]:
+        for name in value:
+            if name == "working_dir":
+                raise ValueError("a mapping without working_dir, which is ray.working_dir")
+            if name not in ENVIRONMENT:
+                near = suggestion(name, ENVIRONMENT)
+                raise ValueError(f"a mapping as Ray's runtime_env, which has no {name!r}; {near}")
+        return value
+
+    @field_validator("working_dir")
+    @classmethod
+    def _folder(cls, value: str | None) -> str | None:
+        if value is not None and "://" not in value and not Path(value).is_dir():
+            raise ValueError("a folder on this machine, or a URI")
+        return value
+
+
 class Config(StrictModel):
     """A whole run."""
 
@@ -417,6 +542,9 @@ class Config(StrictModel):
     problem: Problem | None = Field(default=None, description="quadratic, or null")
     data: Named = Field(default_factory=lambda: Named(name="digits"), description="a data set")
     model: ModelChoice = Field(default=ModelChoice(), description="a model")
+    adapters: AdapterSettings | None = Field(
+        default=None, description="settings of adapters such as {rank: 8}, or null"
+    )
     world: Named = Field(default_factory=lambda: Named(name="churn"), description="a world")
     participation: Count | Above0To1 = Field(
         default=1.0, description="a number of members above 0, or a share such as 0.2"
@@ -450,12 +578,6 @@ class Config(StrictModel):
     threads: Count | None = Field(
         default=None, description="a number of threads, or null for one per core"
     )
-    workers: Count | None = Field(
-        default=None, description="a number of workers for engine ray, or null for one per core"
-    )
-    address: str | None = Field(
-        default=None, description="the address of a Ray cluster, or null for one of our own"
-    )
     until: dict[str, Finite] | None = Field(
         default=None,
         description="{accuracy: 0.9} (or another metric) at which a run stops, or null",
@@ -465,6 +587,7 @@ class Config(StrictModel):
         description="a metric (accuracy, loss, ...) whose best model is kept beside the last, or "
         "null",
     )
+    ray: RayCluster = Field(default=RayCluster(), description="settings of a Ray cluster")
     guard: GuardRules = Field(default=GuardRules(), description="settings of the guard")
     checkpoint: Checkpoint = Field(default=Checkpoint(), description="settings of checkpoints")
 
@@ -482,11 +605,14 @@ class Config(StrictModel):
 
     @model_validator(mode="after")
     def _engine_options(self) -> Config:
-        if self.workers is not None and self.engine != "ray":
-            raise ValueError("workers is for engine: ray")
-        if self.address is not None and self.engine != "ray":
-            raise ValueError("address is for engine: ray")
+        if self.ray != RayCluster() and self.engine != "ray":
+            raise ValueError("ray is for engine: ray")
         return self
+
+    @field_validator("ray", mode="before")
+    @classmethod
+    def _none(cls, value: Any) -> Any:
+        return {} if value is None else value  # `shoal resume --engine` takes what was there away
 
     @model_validator(mode="after")
     def _candidates_are_looked_at(self) -> Config:
@@ -497,6 +623,8 @@ class Config(StrictModel):
     @model_validator(mode="after")
     def _one_subject(self) -> Config:
         given = self.model_fields_set & {"data", "model", "world"}
+        if self.problem is not None and self.adapters is not None:
+            raise ValueError("adapters are for networks; leave them out of a problem")
         if self.problem is not None and given:
             raise ValueError(f"a problem brings its own world and data; leave out {min(given)!r}")
         return self
@@ -506,9 +634,12 @@ class Config(StrictModel):
         values: dict[str, Any] = self.model_dump(mode="json")
         for key in ("data", "model", "world") if self.problem else ("problem",):
             del values[key]
-        for key in ("threads", "workers", "address", "candidates", "until", "keep_best"):
+        for key in ("threads", "candidates", "until", "keep_best", "adapters"):
             if values[key] is None:
                 del values[key]
+        values["ray"] = self.ray.model_dump(mode="json", exclude_defaults=True)
+        if not values["ray"]:
+            del values["ray"]
         values["loss"] = self.loss.complete()
         if values["precision"] == "float32":  # as every run was before there was a choice
             del values["precision"]

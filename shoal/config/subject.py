@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 
 from shoal import models
+from shoal.config.adapters import adapted, check_tensors, read_tensors
 from shoal.config.schema import Config, Loss, ModelChoice, Problem
 from shoal.core import rng
 from shoal.core.errors import UserError, concerning
@@ -19,7 +21,8 @@ from shoal.core.rng import seeded
 from shoal.core.task import ModuleTask, QuadraticTask, RowLoss, Task
 from shoal.core.types import TARGET_WORDS, Model, Pool
 from shoal.core.world_protocol import World
-from shoal.data.dataset import function
+from shoal.data.dataset import function, is_users
+from shoal.data.given import load_own
 from shoal.data.sources import Dataset, names
 from shoal.data.sources import load as load_data
 from shoal.data.text import sharing
@@ -34,6 +37,7 @@ from shoal.metrics.losses import (
     own_loss,
     several_labels,
 )
+from shoal.models.adapters import AdaptedNetwork
 from shoal.models.registry import OF_DATA
 from shoal.worlds.quadratic import Quadratics, Segment
 from shoal.worlds.saved import from_file, spec_in_file
@@ -62,6 +66,8 @@ def dataset_of(config: Config) -> Dataset:
     if CALENDAR in options:
         raise UserError("data.calendar: the column that says when rows came is the world's; write "
                         "world: {name: dated, column: ...}")  # fmt: skip
+    if is_users(config.data.name):
+        return load_own(config.data.name, options)
     if world.get("column") is not None and CALENDAR in defaults_of(function(config.data.name)):
         options[CALENDAR] = world["column"]
     return load_data(config.data.name, **options)
@@ -182,9 +188,12 @@ def task_of(config: Config, data: Dataset) -> ModuleTask:
     choice, outputs = config.model, data.outputs or 1
     every = complete_model(choice, data)
     options = {key: value for key, value in every.items() if key not in ("name", "init")}
+    make: Callable[[], nn.Module]
     make = models.Blueprint.of(choice.name, data.shape, outputs, options)
     _check_answers(choice.name, options, data)
     sample = data.train.x[:2]
+    if config.adapters is not None:
+        make = adapted(config, make, sample)
     with seeded(0):
         network = make()
         materialise(network, sample)
@@ -206,13 +215,14 @@ def task_of(config: Config, data: Dataset) -> ModuleTask:
         variances=_variances(data) if data.target == "number" else (),
         ignored=config.loss.ignore_index if name == "cross_entropy" else None,
         draws=seen.draws,
+        draws_by_row=seen.by_row,
         sample=sample,
         seed=config.seed,
     )
-    if choice.init == "random" or not task.frozen:
+    if choice.init == "random" or config.adapters is not None or not task.frozen:
         return task
-    tensors = _tensors(Path(choice.init))
-    _check_tensors(choice, tensors, {n: tuple(t.shape) for n, t in task.frozen.items()})
+    tensors = read_tensors(Path(choice.init))
+    check_tensors(choice, tensors, {n: tuple(t.shape) for n, t in task.frozen.items()})
     return task.holding(tensors)
 
 
@@ -261,7 +271,7 @@ def loss_of(loss: Loss, data: Dataset, shape: tuple[int, ...]) -> tuple[str, Row
         if not len(y):  # a form without rows
             y = torch.zeros(8, *y.shape[1:], dtype=y.dtype)
         drawn = torch.randn(len(y), *shape, generator=torch.Generator().manual_seed(0))
-        return named, own_loss(named, resolve("loss", named), loss.given, drawn, y)
+        return named, own_loss(named, resolve("loss", named, torch.Tensor), loss.given, drawn, y)
     name = fitting(loss.name, data.target)
     for key in loss.given:
         if key not in READ.get(name, ()):
@@ -317,39 +327,17 @@ def _class_weights(loss: Loss, data: Dataset) -> torch.Tensor | None:
 
 
 def initial_of(choice: ModelChoice, task: ModuleTask, seed: int) -> Model:
-    """A random model, or the tensors of a file; names and shapes must be the model's own."""
-    if choice.init == "random":
+    """A random model, or the tensors of a file; names and shapes must be the model's own.
+
+    With adapters the base has the file's tensors, and adapters are new.
+    """
+    if choice.init == "random" or isinstance(task.build, AdaptedNetwork):
         return task.initial(seed)
-    tensors = _tensors(Path(choice.init))
+    tensors = read_tensors(Path(choice.init))
     names = (*task.layout.names, *task.stats_layout.names)
     shapes = (*task.layout.shapes, *task.stats_layout.shapes)
-    _check_tensors(choice, tensors, dict(zip(names, shapes, strict=True)))
+    check_tensors(choice, tensors, dict(zip(names, shapes, strict=True)))
     return task.pack(tensors)
-
-
-def _check_tensors(
-    choice: ModelChoice, tensors: Mapping[str, torch.Tensor], wanted: Mapping[str, Any]
-) -> None:
-    """Names and shapes must be the model's own."""
-    for name, shape in wanted.items():
-        found = tuple(tensors[name].shape) if name in tensors else None
-        if found != shape:
-            what = f"of shape {found}" if found is not None else "missing"
-            raise UserError(
-                f"model.init: in {choice.init}, tensor {name!r} is {what}, but model "
-                f"{choice.name!r} needs {shape}"
-            )
-
-
-def _tensors(path: Path) -> dict[str, torch.Tensor]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        return load_file(path)
-    except (OSError, SafetensorError) as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"model.init: {path} cannot be read ({reason})") from None
 
 
 def quadratic(problem: Problem, seed: int) -> Subject:

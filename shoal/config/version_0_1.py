@@ -57,6 +57,7 @@ OF_FILES: Final[Mapping[str, Any]] = {
     "target": None,
     "classes": None,
     "scale_y": None,
+    "calendar": None,
 }
 
 

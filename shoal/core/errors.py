@@ -20,6 +20,10 @@ class MissingDataError(UserError):
     """A data set that is not on this machine and cannot be fetched now."""
 
 
+class LostMachinesError(UserError):
+    """Those who compute are gone, or never came; what was played so far is kept."""
+
+
 @contextmanager
 def concerning(key: str) -> Iterator[None]:
     """Bad input that is found inside is about this key of a config.

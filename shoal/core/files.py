@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from importlib.resources import files
 from pathlib import Path
 from typing import IO, Any
 
@@ -305,6 +306,11 @@ def _taken(file: IO[str]) -> bool:
     except OSError:
         return False
     return True
+
+
+def asset(package: str, name: str) -> str:
+    """The text of a file that comes with a package, in its folder ``assets``."""
+    return (files(package) / "assets" / name).read_text(encoding="utf-8")
 
 
 def dump_yaml(values: Mapping[str, Any]) -> str:

@@ -61,9 +61,31 @@ SERVER_RULES: Final[Mapping[str, str]] = {
     "grace": "grace-seconds",
     "absent-after": "missed-before-gone",
 }
+# A slot of a part, or what a part says of itself -> what it is called now
+PART: Final[Mapping[str, str]] = {
+    "init_bank": "initial_models",
+    "session_start": "start_model",
+    "begin": "session_begins",
+    "member_end": "client_session_end",
+    "regroup": "update_models",
+    "ask": "before_training",
+    "route": "assign_models",
+    "travels": "sent_share",
+    "anchor": "after_server_step",
+    "notice": "detect",
+    "serve": "model_for",
+    "payload_once": "payload_is_sent",
+    "derivable_upload": "upload_costs_nothing",
+    "displacement_memory": "needs_plain_sgd",
+    "eager_reason": "loop_only_reason",
+    "stays_put": "leaves_zero_gradients_alone",
+}
+PAYLOAD_IS_SENT: Final[Mapping[str, str]] = {"round": "each_round", "stage": "once_per_task"}
 # ``processes`` ran methods that cannot be stacked, too: the rule finds the engine for those. How a
 # run is computed is no part of a hash, so these are not turned back.
 ENGINES: Final[Mapping[str, str]] = {"vectorized": "stacked", "processes": "auto"}
+# Keys that moved into a section: neither was ever part of a hash.
+MOVED: Final[Mapping[str, str]] = {"workers": "ray", "address": "ray"}
 # Keys that mean nothing any more.
 GONE: Final = ("engine_reason",)
 
@@ -88,6 +110,8 @@ def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
     {'engine': 'stacked', 'seed': 1, 'local': {'epochs': 2, 'lr': 0.1}}
     >>> renamed({"engine": "processes", "workers": 4, "world": "still"})
     {'engine': 'auto', 'world': 'static', 'threads': 4}
+    >>> renamed({"engine": "ray", "workers": 4})
+    {'engine': 'ray', 'ray': {'workers': 4}}
     >>> renamed({"local": {"lr": 0.1, "rate": 0.1}})  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
@@ -101,6 +125,12 @@ def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
         workers = out.pop("workers", None)
         if workers is not None:
             out.setdefault("threads", workers)
+    for key, section in MOVED.items():
+        if key in out:
+            inner, value = out.get(section) or {}, out.pop(key)
+            if isinstance(inner, Mapping) and inner.get(key) not in (None, value):
+                raise TwiceError(f"{section}.{key} is given twice, also as {key}; leave one out")
+            out[section] = {**inner, key: value} if isinstance(inner, Mapping) else inner
     return out
 
 
@@ -119,6 +149,8 @@ def todays_path(path: Sequence[Any]) -> tuple[Any, ...]:
     >>> todays_path(["local", "rate"]), todays_path(["world", "members"])
     (('local', 'lr'), ('world', 'members'))
     """
+    if len(path) == 1 and path[0] in MOVED:
+        return MOVED[path[0]], path[0]
     new = KEYS.get(".".join(map(str, path)))
     return tuple(path) if new is None else tuple(new.split("."))
 

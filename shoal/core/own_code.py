@@ -107,7 +107,7 @@ def resolve(key: str, name: str, makes: type | None = None) -> Callable[..., Any
     module, _, attribute = name.partition(":")
     loaded = import_module(key, module)
     if not hasattr(loaded, attribute):
-        public = [known for known in vars(loaded) if not known.startswith("_")]
+        public = [k for k, v in vars(loaded).items() if callable(v) and not k.startswith("_")]
         raise UserError(f"{key}: module {module!r} has no {attribute!r}; "
                         f"{suggestion(attribute, public)}")  # fmt: skip
     found = getattr(loaded, attribute)
@@ -269,6 +269,15 @@ def is_users(module: ModuleType) -> bool:
     """Whether a module is neither Python's nor installed."""
     file = file_of(module)
     return file is not None and _is_users(file)
+
+
+def travels(name: str, module: ModuleType) -> bool:
+    """Whether another machine may lack a module of this name, so that its code has to go along: the
+    user's own, but for what is typed at a prompt or in a script, which travels by itself."""
+    file, package = file_of(module), name.partition(".")[0]
+    if file is None or package in (*MAIN, "shoal") or "site-packages" in file.parts:
+        return False
+    return _is_users(file)
 
 
 def file_of(module: ModuleType) -> Path | None:

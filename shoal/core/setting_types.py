@@ -167,26 +167,3 @@ def shown(value: Any) -> str:
     """A value inside of a sentence."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-__all__ = [
-    "Above0",
-    "Above0To1",
-    "AtLeast0",
-    "Below1",
-    "BelowHalf",
-    "Count",
-    "Extended",
-    "Finite",
-    "From0To1",
-    "Hears",
-    "Room",
-    "Size",
-    "Threshold",
-    "Whole",
-    "Within0And1",
-    "admitted",
-    "check_arguments",
-    "described",
-    "shown",
-]

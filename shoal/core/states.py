@@ -168,12 +168,14 @@ def _is_named_tuple(found: Any) -> bool:
 
 
 # ---- trees ---------------------------------------------------------------------------------------
-def freeze(tree: Tree, add: Callable[[Tensor], Any], name: Callable[[type], str] = name_of) -> Any:
+def encode_tree(
+    tree: Tree, add: Callable[[Tensor], Any], name: Callable[[type], str] = name_of
+) -> Any:
     """The structure as JSON values; ``add`` keeps a tensor and says what stands in its place.
 
     >>> import torch
     >>> from shoal.core.types import Model
-    >>> freeze((Model(torch.zeros(1), torch.zeros(0)), None, ()), lambda tensor: "t")
+    >>> encode_tree((Model(torch.zeros(1), torch.zeros(0)), None, ()), lambda tensor: "t")
     [{'federation.model': ['t', 't']}, None, []]
     """
     if tree is None:
@@ -182,7 +184,7 @@ def freeze(tree: Tree, add: Callable[[Tensor], Any], name: Callable[[type], str]
         return add(tree)
     if not isinstance(tree, tuple):
         raise TypeError(f"states are tuples of tensors, not {type(tree).__name__}")
-    items = [freeze(item, add, name) for item in tree]
+    items = [encode_tree(item, add, name) for item in tree]
     return {name(type(tree)): items} if hasattr(tree, "_fields") else items
 
 
@@ -230,6 +232,6 @@ class TreeReader:
         return kind(*[self.read(item, depth + 1) for item in items])
 
 
-def thaw(frozen: Any, tensor: Callable[[str], Tensor]) -> Tree:
+def decode_tree(frozen: Any, tensor: Callable[[str], Tensor]) -> Tree:
     """The tree again; ``tensor`` finds one by its name."""
     return TreeReader(tensor).read(frozen)

@@ -83,6 +83,7 @@ class ModuleTask:
     # mean and deviation of every answer: the network learns deviations from the mean
     unit: tuple[tuple[float, float], ...] = ()
     draws: bool = False  # random numbers in training, said by a layer or found by a look
+    draws_by_row: bool = False  # the same for a row, however long a batch is
     sample: Tensor | None = field(default=None, repr=False, compare=False)  # rows, to size layers
     seed: int = field(default=0, compare=False)  # of what is frozen
     inputs: tuple[Input, ...] = ()  # where there are several, by the names that forward has
@@ -436,15 +437,3 @@ def mean_loss(task: Task, outputs: Outputs, batch: Batch) -> Tensor:
         weight = torch.ones_like(losses) if batch.weight is None else batch.weight
         batch = batch._replace(weight=weighed(ignored, batch.y, weight))
     return batch.mean(losses)
-
-
-__all__ = [
-    "ModuleTask",
-    "QuadraticTask",
-    "Task",
-    "cross_entropy_rows",
-    "mean_loss",
-    "positions",
-    "learnt_of",
-    "weighed",
-]

@@ -7,17 +7,20 @@ import pkgutil
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from shoal.core.errors import UserError, suggestion
-from shoal.core.own_code import called, is_own, resolve
+from shoal.core.own_code import is_own, resolve
 from shoal.core.types import Pool, Target
 from shoal.data.download import About
 from shoal.data.targets import check_targets
 from shoal.data.time_column import TimeColumn
+
+if TYPE_CHECKING:
+    from shoal.data.columns import Prepared
 
 
 class Dataset(NamedTuple):
@@ -31,7 +34,9 @@ class Dataset(NamedTuple):
     digest of which they are. ``options`` are those that :func:`load` was called with. ``names``
     are those of the natural clients, by group number; ``unit`` is the mean and deviation of answers
     that are numbers, where a network is to learn deviations from the mean; ``notes`` is what a user
-    should know of how rows were read; ``times`` says when they came, for a dated world.
+    should know of how rows were read; ``times`` says when they came, for a dated world. ``columns``
+    is how rows of the user's own tables were prepared, and ``class_names`` what classes stand for
+    in them.
     """
 
     name: str
@@ -49,6 +54,8 @@ class Dataset(NamedTuple):
     unit: tuple[tuple[float, float], ...] = ()
     notes: tuple[str, ...] = ()
     times: TimeColumn | None = None
+    columns: Prepared | None = None
+    class_names: tuple[str, ...] = ()
 
     @property
     def label_classes(self) -> int | None:
@@ -99,7 +106,7 @@ def names() -> list[str]:
 def about(name: str) -> About:
     """What is known of the data set ``name`` before it is read."""
     plain = About(name, name, "-", None, ())
-    if is_users(name):
+    if is_users(name):  # nothing is known of it; shoal.data.given reads it
         return plain
     if name not in names():
         raise UserError(f"unknown data set {name!r}; {suggestion(name, whole())}")
@@ -127,11 +134,9 @@ def load(name: str, **options: Any) -> Dataset:
     >>> data.train.x.shape, data.classes, data.shape
     (torch.Size([1437, 64]), 10, (64,))
     """
-    make = function(name)
-    if is_users(name):
-        found = called("data", name, make, tuple, **options)
-        data = found if isinstance(found, Dataset) else _of_pairs(name, found)
-        return checked(data)._replace(options=tuple(options.items()))
+    if name not in names():
+        raise UserError(f"unknown data set {name!r}; {suggestion(name, whole())}")
+    make = _SOURCES[name]
     parameters = inspect.signature(make).parameters
     known = list(parameters)
     for option in options:
@@ -154,29 +159,6 @@ def is_users(name: str) -> bool:
     """Whether a name is a user's ``module:name``; ``pacs:photo`` is a domain."""
     known = names()
     return name not in known and name.partition(":")[0] not in known and is_own(name)
-
-
-def _of_pairs(name: str, found: tuple[Any, ...]) -> Dataset:
-    """A data set of a function that returns ``((x, y), (x_test, y_test))``: whole numbers in ``y``
-    are classes."""
-    try:
-        (x, y), (x_test, y_test) = [[torch.as_tensor(part) for part in pair] for pair in found]
-    except (TypeError, ValueError):
-        raise UserError(f"data: {name!r} must make a Dataset, or two pairs of arrays, (x, y) to "
-                        "train on and (x, y) to test on") from None  # fmt: skip
-    if len(x) != len(y) or len(x_test) != len(y_test) or x.shape[1:] != x_test.shape[1:]:
-        shapes = ", ".join(str(tuple(part.shape)) for part in (x, y, x_test, y_test))
-        raise UserError(f"data: {name!r} makes arrays that do not fit each other ({shapes})")
-    if y.is_floating_point() or y.dim() != 1:
-        raise UserError(f"data: {name!r} makes answers of shape {tuple(y.shape)} and type "
-                        f"{y.dtype}, of which only a Dataset can say what they are")  # fmt: skip
-    if x.dtype == torch.float64:
-        x, x_test = x.float(), x_test.float()
-    train, test = Pool(x, y.long()), Pool(x_test, y_test.long())
-    least, most = int(min(y.min(), y_test.min())), int(max(y.max(), y_test.max()))
-    if least < 0:
-        raise UserError(f"data: {name!r} has the class {least}; classes count from 0")
-    return Dataset(name, train, test, most + 1, tuple(x.shape[1:]))
 
 
 def load_like(name: str, other: Dataset) -> Dataset:

@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from shoal.core.errors import UserError, suggestion
+from shoal.core.own_code import called
 from shoal.core.types import Pool
 from shoal.data import tables
-from shoal.data.dataset import Dataset, checked
+from shoal.data.dataset import Dataset, checked, function
 from shoal.data.sources.own_files import (
     ColumnRules,
     TargetRules,
@@ -50,6 +51,15 @@ def dataset_of(given: Any, calendar: str | None = None) -> Dataset:
             options["calendar"] = calendar
         return checked(_of_frame(table, {**marked, **options}))
     return checked(_of_arrays(_parts(given), options))
+
+
+def load_own(name: str, options: Mapping[str, Any]) -> Dataset:
+    """What the user's ``module:function`` makes: a :class:`Dataset`, or anything that is one."""
+    made = called("data", name, function(name), object, **options)
+    try:
+        return dataset_of(made)._replace(name=name, options=tuple(options.items()))
+    except UserError as error:
+        raise UserError(f"data: what {name!r} makes is no data set: {error}") from None
 
 
 def as_config(data: Dataset, given: Any) -> dict[str, Any]:

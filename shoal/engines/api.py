@@ -144,26 +144,30 @@ class Sums(NamedTuple):
 class SumTree:
     """The tree over so many chunks. Threads may share it.
 
-    A chunk may bring nothing (its clients are judged one by one).
+    A chunk may bring nothing (its clients are judged one by one). A tree over the chunks of one
+    branch gives what is put into the whole tree in their place. Where that is a chunk's own place
+    (``lends``) it stays as it was lent, since it is multiplied where it is added.
     """
 
-    def __init__(self, chunks: int) -> None:
+    def __init__(self, chunks: int, lends: bool = False) -> None:
         self.total: Sums | None = None  # over all chunks, once all have brought theirs
+        self._lends = lends
         self._levels: list[list[_Branch]] = []
         while chunks > 1:
             sizes = [min(FAN, chunks - first) for first in range(0, chunks, FAN)]
             self._levels.append([_Branch(size) for size in sizes])
             chunks = len(sizes)
 
-    def put(self, chunk: int, sums: Sums | None) -> None:
-        """Add a chunk's sums; what it lent is its own again afterwards."""
-        place, found = chunk, sums
-        for level in self._levels:
+    def put(self, place: int, sums: Sums | None, height: int = 0) -> None:
+        """Add the sums of a chunk, or of a branch so many levels above the chunks; what was lent
+        is its owner's again afterwards."""
+        found = sums
+        for level in self._levels[height:]:
             branch = level[place // FAN]
             if not branch.add(place % FAN, found):
                 return
             place, found = place // FAN, branch.total
-        self.total = None if found is None else _owned(found)
+        self.total = found if self._lends or found is None else _owned(found)
 
 
 class _Branch:
@@ -275,6 +279,7 @@ class Order:
     uniform: bool | None = None  # how uploads will be weighed; None: an engine need not add up
     summed: bool = False  # nobody looks at a single delta, as long as all of them are finite
     last_batch: LastBatch = "keep"  # what becomes of rows that do not fill a batch
+    longest: int = 0  # rows of the largest client of the whole order, where this is a part of it
     # number and payload of the newest session_end by part, where clients keep their memories
     ends: tuple[tuple[int, tuple[int, Tree]], ...] = ()
 
@@ -292,7 +297,7 @@ class Order:
         given = Given(theta, self.initial, self.model.stats, count, (), self.sent)
         memories = member.memories
         if memories is None or any(m is None for m in memories):
-            first = self.program.first_memories(given, self.clock(0))
+            first = self.program.first_memories(given, self.clock(0), member.client)
             kept = memories or (None,) * len(first)
             memories = tuple(f if k is None else k for f, k in zip(first, kept, strict=True))
         return given._replace(memories=memories)

@@ -10,6 +10,7 @@ import torch
 from shoal.core.errors import UserError
 from shoal.engines.api import Engine
 from shoal.engines.loop import Loop
+from shoal.engines.workers.connect import Cluster
 from shoal.methods.method import Method
 
 
@@ -17,10 +18,10 @@ def resolved_engine(name: str, method: Method, device: str = "cpu") -> str:
     """The engine as asked for, if it can run the method here; ``auto`` is ``stacked``, or ``loop``
     for a method that cannot be stacked."""
     if name == "auto":
-        return "loop" if method.eager_reason else "stacked"
-    if name == "stacked" and method.eager_reason:
+        return "loop" if method.loop_only_reason else "stacked"
+    if name == "stacked" and method.loop_only_reason:
         raise UserError(
-            f"engine: method {method.name!r} cannot be stacked ({method.eager_reason}); "
+            f"engine: method {method.name!r} cannot be stacked ({method.loop_only_reason}); "
             "use engine: loop"
         )
     if name == "ray" and device != "cpu":
@@ -33,7 +34,7 @@ def resolved_engine(name: str, method: Method, device: str = "cpu") -> str:
 def engine_line(name: str, method: Method, stackable: bool) -> str:
     """The engine and the reason for it, in one line."""
     if name == "loop":
-        why = method.eager_reason or "one client after another, the reference"
+        why = method.loop_only_reason or "one client after another, the reference"
     elif name == "ray":
         why = "clients shared out to the actors of a Ray cluster"
     elif stackable:
@@ -43,18 +44,13 @@ def engine_line(name: str, method: Method, stackable: bool) -> str:
     return f"engine {name}: {why}"
 
 
-def make_engine(
-    name: str,
-    threads: int | None = None,
-    workers: int | None = None,
-    address: str | None = None,
-) -> Engine:
+def make_engine(name: str, threads: int | None = None, cluster: Cluster | None = None) -> Engine:
     """An engine by its resolved name."""
     if name == "loop":
         return Loop()
     # Imported when it is wanted: tracing and Ray take time to load.
     if name == "ray":
-        made: Engine = import_module("shoal.engines.workers.ray").Ray(workers, address)
+        made: Engine = import_module("shoal.engines.workers.ray").Ray(cluster)
         return made
     stacked: Engine = import_module("shoal.engines.stacked.engine").Stacked(threads=threads)
     return stacked

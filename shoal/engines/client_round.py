@@ -20,6 +20,7 @@ from torch._functorch.eager_transforms import (
 from shoal.core.task import Task, mean_loss
 from shoal.core.tree import Tree
 from shoal.core.types import Batch, Model, Terms, Work
+from shoal.data.augment import Augment
 from shoal.methods.method import Method
 from shoal.methods.slots import CLIENT_SLOTS, Part, combine
 from shoal.methods.view import Clock, GradFn, View
@@ -205,6 +206,7 @@ class ClientProgram:
     task: Task
     optimizer: Part
     uploads: bool = True
+    augment: Augment | None = None  # what becomes of images that are trained on
     _filled: dict[str, tuple[tuple[int, Part], ...]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -265,7 +267,7 @@ class ClientProgram:
         filled = any(p.fills(slot) for p in self.method.parts for slot in slots)
         optimizer = self.local_optimizer
         moves = getattr(optimizer, "momentum", 1.0) or optimizer.adaptive
-        return not (filled or moves) and optimizer.stays_put
+        return not (filled or moves) and optimizer.leaves_zero_gradients_alone
 
     @cached_property
     def noisy(self) -> bool:
@@ -274,7 +276,13 @@ class ClientProgram:
     @cached_property
     def draws(self) -> bool:
         """Whether batches need a key to draw with."""
-        return bool(getattr(self.task, "draws", False))
+        return self.augment is not None or bool(getattr(self.task, "draws", False))
+
+    @cached_property
+    def draws_by_length(self) -> bool:
+        """Whether what a row is given depends on how long a batch is, padding included."""
+        task = self.task
+        return bool(getattr(task, "draws", False) and not getattr(task, "draws_by_row", False))
 
     @cached_property
     def needs_train(self) -> bool:
@@ -321,6 +329,7 @@ class ClientProgram:
         clock: Clock,
     ) -> Carry:
         """One local step: batch, terms, gradient, rate, optimiser, ``after_step``."""
+        batch = batch if self.augment is None else self.augment(batch)
         view = self._view(given, carry.x, start, carry.stats, rate, clock, WholeData())
         own: Callable[[View, int], View] = lambda v, i: self._own(v, given, carry, i, noise)  # noqa: E731
         batch = self._run("batch", lambda i, part, rows: part.batch(own(view, i), rows), batch)
@@ -390,14 +399,15 @@ class ClientProgram:
             delta, payloads[i] = part.upload(own, delta, work)
         return Ended(delta, carry.stats, tuple(payloads), tuple(memories))
 
-    def first_memories(self, given: Given, clock: Clock) -> tuple[Tree, ...]:
+    def first_memories(self, given: Given, clock: Clock, client: int) -> tuple[Tree, ...]:
         """Every part's memory of a client that was never seen."""
         rate = torch.zeros((), dtype=given.received.dtype, device=given.received.device)
         view = self._view(
             given, given.received, given.received, given.stats, rate, clock, WholeData()
         )
         return tuple(
-            p.memory(replace(view, sent=given.sent[i])) for i, p in enumerate(self.method.parts)
+            p.memory(replace(view, sent=given.sent[i], client=client))
+            for i, p in enumerate(self.method.parts)
         )
 
     def ended_memory(
@@ -409,7 +419,7 @@ class ClientProgram:
         clock = Clock(0, 0, 0, 0, 0)
         view = self._view(given, model.theta, model.theta, model.stats, rate, clock, WholeData())
         part = self.method.parts[index]
-        return part.member_end(replace(view, memory=memories[index], sent=payload))
+        return part.client_session_end(replace(view, memory=memories[index], sent=payload))
 
     # ---- views and gradients ----
     def _view(

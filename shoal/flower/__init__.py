@@ -1,18 +1,17 @@
 """Real federations on Flower.
 
-- wire              bytes and bounds; nothing in a frame executes
-- messages          the closed set of messages, and how one travels with its signature
-- keys              member keys, signatures, certificates
-- privacy           clipping, noise, the account
-- masking           secure aggregation: the agreement and the arithmetic
-- agreed_code       code of a user's that members agree to
-- agreement         what members agree to
-- strategies        server-only methods as plain Flower strategies
-- guarded_strategy  a guard and resume around any strategy
-- apps              ServerApp and ClientApp; ``shoal flower new``
-- server/           The server's side
-- node/             A member's side
-- operations/       Starting, guarding, watching and resuming a federation
+- wire         bytes and bounds; nothing in a frame executes
+- messages     the closed set of messages, and how one travels with its signature
+- keys         member keys, signatures, certificates
+- privacy      clipping, noise, the account
+- masking      secure aggregation: the agreement and the arithmetic
+- agreed_code  code of a user's that members agree to
+- agreement    what members agree to
+- strategies   for apps of one's own: server-only methods, and a guard around any strategy
+- apps         ServerApp and ClientApp; ``shoal flower new``
+- server/      The server's side
+- node/        A member's side
+- operations/  Starting, guarding, watching and resuming a federation
 
 ``GuardedStrategy`` and the strategies are for Flower apps of one's own; everything else is behind
 ``shoal flower``.
@@ -25,12 +24,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from shoal.flower.apps import client_app, server_app
-    from shoal.flower.guarded_strategy import GuardedStrategy
-    from shoal.flower.strategies import ServerRule, flash, server_optimizer, special
+    from shoal.flower.strategies import (
+        GuardedStrategy,
+        ServerRule,
+        flash,
+        server_optimizer,
+        special,
+    )
 
 
 _PLACES = {
-    "GuardedStrategy": "guarded_strategy",
+    "GuardedStrategy": "strategies",
     "ServerRule": "strategies",
     "client_app": "apps",
     "flash": "strategies",

@@ -33,6 +33,7 @@ from shoal.flower.masking import Secure, secure_from
 from shoal.flower.privacy import Privacy, privacy_from
 from shoal.methods.catalog.registry import complete
 from shoal.methods.parts.detectors import LastModels
+from shoal.models.adapters import OF_SERVER
 
 # ---- rules of the server ----
 
@@ -276,6 +277,10 @@ class Agreement:
             raise UserError("measure_divergence: everybody reads all members' last local models, "
                             "which stay with the members of a real federation; leave it out, and "
                             "divergence is that of the round's members")  # fmt: skip
+        rule = config.adapters.rule if config.adapters is not None else "plain"
+        if rule in OF_SERVER:
+            raise UserError(f"adapters.rule: {rule} acts on products of members' adapters, which a "
+                            f"real federation does not send; write plain or ffa")  # fmt: skip
         if self.privacy is not None:
             stats = plan.initial.stats.numel()
             self.privacy.check(plan.settings.method, stats, config.participation)

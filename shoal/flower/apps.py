@@ -17,7 +17,7 @@ from shoal.config import Config
 from shoal.config.build import build
 from shoal.config.subject import dataset_of
 from shoal.core.errors import UserError
-from shoal.core.files import dump_yaml, write_text
+from shoal.core.files import asset, dump_yaml, write_text
 from shoal.core.types import TARGET_WORDS
 from shoal.flower.agreed_code import agreed_code
 from shoal.flower.agreement import Agreement, Bounds, DataForm, Rules, load_agreement, rules_from
@@ -126,67 +126,7 @@ def _kept(path: Path) -> Key:
 
 
 # ---- shoal flower new ----
-SERVER = '''"""The server: shoal's loop over Flower's grid."""
-
-from pathlib import Path
-
-from shoal.flower.apps import server_app
-
-app = server_app(Path(__file__).with_name("federation.yaml"))
-'''
-CLIENT = '''"""The client, for stock SuperNodes and simulations (`shoal flower node` needs none)."""
-
-from pathlib import Path
-
-from shoal.flower.apps import client_app
-
-app = client_app(Path(__file__).with_name("federation.yaml"))
-'''
-TASK = '''"""What is learnt: the model and the data's form are in federation.yaml.
-
-A node with data of its own kind returns it from a function here and starts with
-`shoal flower node --loader {package}.task:load ...`.
-"""
-
-
-def load():
-    """A training and a validation set, each a pair (x, y); the second may be None."""
-    raise NotImplementedError("return ((x, y), None) with this node's own data")
-'''
-PROJECT = """[build-system]
-requires = ["hatchling"]
-build-backend = "hatchling.build"
-
-[project]
-name = "{name}"
-version = "1.0.0"
-description = "A federation that runs {method}"
-license = "Apache-2.0"
-# shoal itself is installed by the owner of every machine; nothing is fetched when a run starts.
-dependencies = ["flwr>=1.41,<1.43"]
-
-[tool.hatch.build.targets.wheel]
-packages = ["."]
-
-[tool.flwr.app]
-publisher = "{publisher}"
-
-[tool.flwr.app.components]
-serverapp = "{package}.server_app:app"
-clientapp = "{package}.client_app:app"
-
-[tool.flwr.app.config]
-{rules}
-"""
-README = """# {name}
-
-A federation that runs `{method}`. `{package}/federation.yaml` is what every member agrees to; give
-it to them together with `ca.crt`.
-
-    shoal flower up . --nodes 5             # everything on this machine, to try it
-    flwr run . --stream                     # a simulation (needs flwr[simulation])
-    shoal flower node --federation {package}/federation.yaml --data my.csv ...   # one member
-"""
+TOP, INSIDE = ("pyproject.toml", "README.md"), ("server_app.py", "client_app.py", "task.py")
 
 
 def write_app(
@@ -222,12 +162,11 @@ def write_app(
         "publisher": publisher,
         "rules": "\n".join(f"{key} = {_toml(value)}" for key, value in settings.items()),
     }
-    write_text(folder / "pyproject.toml", PROJECT.format(**filled), shared=True)
-    write_text(folder / "README.md", README.format(**filled), shared=True)
     write_text(inside / "__init__.py", f'"""{name}."""\n', shared=True)
-    write_text(inside / "server_app.py", SERVER, shared=True)
-    write_text(inside / "client_app.py", CLIENT, shared=True)
-    write_text(inside / "task.py", TASK.format(**filled), shared=True)
+    for place, names in ((folder, TOP), (inside, INSIDE)):
+        for file in names:
+            text = asset("shoal.flower", f"{file}.txt").format(**filled)
+            write_text(place / file, text, shared=True)
     agreed.write(inside / "federation.yaml", shared=True)
     write_text(inside / "simulation.yaml", dump_yaml(config.complete()), shared=True)
     return inside / "federation.yaml"

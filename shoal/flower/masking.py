@@ -55,9 +55,9 @@ class Secure:
 
     def check(self, method: Method, norm: float | None, bounds: Bounds | None = None) -> None:
         """Refuse what cannot work on a sum."""
-        if method.beyond_sums:
+        if why := method.why_sums_are_not_enough:
             raise UserError(f"secure: method {method.name!r} needs single uploads or answers "
-                            f"({method.beyond_sums}), and a sum hides them")  # fmt: skip
+                            f"({why}), and a sum hides them")  # fmt: skip
         if norm is not None:
             raise UserError("secure: guard.max_norm bounds every upload by itself, and a sum hides "
                             "them; set guard.max_norm to null")  # fmt: skip

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from shoal.core.errors import UserError
-from shoal.core.states import TreeReader, current, found_name, freeze
+from shoal.core.states import TreeReader, current, encode_tree, found_name
 from shoal.core.tree import Tree
 from shoal.methods.method import Method
 
@@ -89,7 +89,7 @@ def encode(
         return len(tensors) - 1
 
     try:
-        shaped = {name: freeze(tree, numbered) for name, tree in trees.items()}
+        shaped = {name: encode_tree(tree, numbered) for name, tree in trees.items()}
     except (TypeError, UserError) as error:
         raise WireError(f"a tree that cannot be sent: {error}") from None
     described = [[NAMES[t.dtype], list(t.shape)] for t in tensors]

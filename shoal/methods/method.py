@@ -136,7 +136,7 @@ class Method:
                 f"which {_names(guards)} would not protect"
             )
         single = [p for p in self.parts if p.one_model_only]
-        banks = self.fillers("init_bank") + self.fillers("regroup")
+        banks = self.fillers("initial_models") + self.fillers("update_models")
         if single and banks:
             raise UserError(
                 f"method {self.name!r}: {_names(single)} has no meaning over the several models "
@@ -171,10 +171,10 @@ class Method:
         return [p for p in others if any(p.fills(slot) for slot in BESIDE_CHANGE)]
 
     @property
-    def beyond_sums(self) -> str:
+    def why_sums_are_not_enough(self) -> str:
         """Why the server cannot do with the sum of the uploads; empty if it can.
 
-        >>> Method("a").beyond_sums
+        >>> Method("a").why_sums_are_not_enough
         ''
         """
         for part in self.parts:
@@ -184,7 +184,7 @@ class Method:
                 (part.fills("upload") and part.reduction is Reduction.STACK,
                  "keeps what every client sends apart"),
                 (part.asks, "asks single clients"),
-                (any(part.fills(s) for s in ("ask", "route", "regroup")),
+                (any(part.fills(s) for s in ("before_training", "assign_models", "update_models")),
                  "treats every client by itself"),
             ):  # fmt: skip
                 if needs:
@@ -220,7 +220,7 @@ class Method:
                     f"{part.reckoned_momentum:g}, and clients train with {used:g}; for fednova, "
                     f"write its rho: {used:g} and leave local.momentum out"
                 )
-        wrong = [p for p in self.parts if p.displacement_memory]
+        wrong = [p for p in self.parts if p.needs_plain_sgd]
         if getattr(optimizer, "adaptive", False) and wrong:
             raise UserError(
                 f"method {self.name!r}: {_names(wrong)} reads gradients off displacements, which "
@@ -238,9 +238,9 @@ class Method:
                 )
 
     @property
-    def eager_reason(self) -> str:
+    def loop_only_reason(self) -> str:
         """Why the method cannot be stacked; empty if it can."""
-        return next((p.eager_reason for p in self.parts if p.eager_reason), "")
+        return next((p.loop_only_reason for p in self.parts if p.loop_only_reason), "")
 
     @property
     def float32_gaps(self) -> Gaps:

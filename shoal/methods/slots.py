@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 from torch import Tensor
 
 from shoal.core.layout import Layout
+from shoal.core.old_names import PART, PAYLOAD_IS_SENT
 from shoal.core.task import Task
 from shoal.core.tree import Tree
 from shoal.core.types import (
@@ -56,15 +57,16 @@ class Slot(NamedTuple):
 
 SLOTS: dict[str, Slot] = {
     "transform_task": Slot(Rule.CHAIN, "client"),
-    "init_bank": Slot(Rule.ONE, "server"),
+    "initial_models": Slot(Rule.ONE, "server"),
     "session_end": Slot(Rule.EACH, "server"),
-    "member_end": Slot(Rule.EACH, "client"),
-    "session_start": Slot(Rule.ONE, "server"),
-    "begin": Slot(Rule.EACH, "server"),
-    "regroup": Slot(Rule.ONE, "server"),
-    "ask": Slot(Rule.EACH, "server"),
-    "route": Slot(Rule.ONE, "server"),
-    "travels": Slot(Rule.PRODUCT, "server"),
+    "client_session_end": Slot(Rule.EACH, "client"),
+    "start_model": Slot(Rule.ONE, "server"),
+    "session_begins": Slot(Rule.EACH, "server"),
+    "update_models": Slot(Rule.ONE, "server"),
+    "before_training": Slot(Rule.EACH, "server"),
+    "assign_models": Slot(Rule.ONE, "server"),
+    "sent_share": Slot(Rule.PRODUCT, "server"),
+    "numbers": Slot(Rule.ONE, "server"),
     "broadcast": Slot(Rule.CHAIN, "server"),
     "data": Slot(Rule.CHAIN, "client"),
     "client_start": Slot(Rule.CHAIN, "client"),
@@ -81,9 +83,10 @@ SLOTS: dict[str, Slot] = {
     "aggregate": Slot(Rule.ONE, "server"),
     "server_rate": Slot(Rule.PRODUCT, "server"),
     "server_step": Slot(Rule.ONE, "server"),
-    "anchor": Slot(Rule.CHAIN, "server"),
-    "notice": Slot(Rule.ANY, "server"),
-    "serve": Slot(Rule.ONE, "server"),
+    "server_stats": Slot(Rule.ONE, "server"),
+    "after_server_step": Slot(Rule.CHAIN, "server"),
+    "detect": Slot(Rule.ANY, "server"),
+    "model_for": Slot(Rule.ONE, "server"),
     "report": Slot(Rule.EACH, "server"),
 }
 # What a client's part may define: its slots, and its states.
@@ -94,7 +97,7 @@ CLIENT_SLOTS = (
     "noise_shapes",
 )
 # Where clients send more than the change, or answer for themselves.
-BESIDE_CHANGE = ("upload", "ask", "route", "regroup")
+BESIDE_CHANGE = ("upload", "before_training", "assign_models", "update_models")
 STATES = ("server_state", "memory", "scratch", "step_state", "noise_shapes")
 
 
@@ -122,7 +125,7 @@ class Sent(NamedTuple):
 
 
 class Stepped(NamedTuple):
-    """The result of ``server_step`` or ``anchor``: the new vector and the part's new state."""
+    """What ``server_step`` and ``after_server_step`` give: the new vector, the part's new state."""
 
     theta: Tensor
     state: Tree
@@ -141,11 +144,11 @@ class Part:
     individual_norms: ClassVar[bool] = False  # needs how long every upload is
     adaptive: ClassVar[bool] = False  # a local optimiser that is not plain SGD
     one_model_only: ClassVar[bool] = False
-    payload_once: ClassVar[Literal["round", "stage"]] = "round"
-    derivable_upload: ClassVar[bool] = False  # follows from the delta and the work: no bytes
+    payload_is_sent: ClassVar[Literal["each_round", "once_per_task"]] = "each_round"
+    upload_costs_nothing: ClassVar[bool] = False  # follows from the delta and the work: no bytes
     own_task: ClassVar[bool] = False  # runs on no task but the one its ``transform_task`` makes
     float32_gaps: ClassVar[Gaps] = Gaps()
-    eager_reason: ClassVar[str] = ""  # why it cannot be vectorised, if it cannot
+    loop_only_reason: ClassVar[str] = ""  # why it cannot be vectorised, if it cannot
     equal_weights: ClassVar[bool] = False  # right only where every client weighs the same
     protects_change: ClassVar[bool] = False  # and nothing else that clients send
     targets: ClassVar[tuple[Target, ...]] = TARGETS  # what may be learnt where it acts
@@ -176,7 +179,7 @@ class Part:
         return None
 
     @property
-    def stays_put(self) -> bool:
+    def leaves_zero_gradients_alone(self) -> bool:
         """Whether a client's vector stays as received where the base loss has no gradient.
 
         Then rows of an embedding that no sample looks up need not be trained; nor may the part
@@ -190,7 +193,7 @@ class Part:
         return False
 
     @property
-    def displacement_memory(self) -> bool:
+    def needs_plain_sgd(self) -> bool:
         """Whether it divides displacements by rates, which only plain SGD allows."""
         return False
 
@@ -221,40 +224,45 @@ class Part:
     def transform_task(self, task: Task) -> Task:
         raise NotImplementedError
 
-    def init_bank(self, view: ServerView, seed: int) -> tuple[Model, ...]:
+    def initial_models(self, view: ServerView, seed: int) -> tuple[Model, ...]:
         raise NotImplementedError
 
     def session_end(self, view: ServerView) -> tuple[Tree, Tree]:
-        """New server state, and a payload for ``member_end``."""
+        """New server state, and a payload for ``client_session_end``."""
         raise NotImplementedError
 
-    def member_end(self, view: View) -> Tree:
+    def client_session_end(self, view: View) -> Tree:
         """The client half of ``session_end``: new memory; runs when a member is next seen."""
         raise NotImplementedError
 
-    def session_start(self, view: ServerView) -> tuple[Model | None, Tree]:
+    def start_model(self, view: ServerView) -> tuple[Model | None, Tree]:
         """The model that the next stretch starts from (None: go on), and the new state."""
         raise NotImplementedError
 
-    def begin(self, view: ServerView) -> Tree:
+    def session_begins(self, view: ServerView) -> Tree:
         raise NotImplementedError
 
     # ---- server, before training ----
-    def regroup(self, view: ServerView) -> tuple[Sequence[Model], Tree]:
+    def update_models(self, view: ServerView) -> tuple[Sequence[Model], Tree]:
         """The global models from here on, and the part's new state.
 
         May add models at the end or replace some; those start with fresh states of all parts.
         """
         raise NotImplementedError
 
-    def ask(self, view: ServerView) -> Tree:
+    def before_training(self, view: ServerView) -> Tree:
         raise NotImplementedError
 
-    def route(self, view: ServerView) -> Sequence[Job]:
+    def assign_models(self, view: ServerView) -> Sequence[Job]:
         raise NotImplementedError
 
-    def travels(self, layout: Layout) -> tuple[float, float]:
+    def sent_share(self, layout: Layout) -> tuple[float, float]:
         """The shares of a model's vector that go over the wire, down and up."""
+        raise NotImplementedError
+
+    def numbers(self, task: Task, client: int, cohort: Sequence[int]) -> tuple[int, int]:
+        """How many numbers go down to a client and up from it, where they are not those of the
+        tensors: in place of the vector, the running statistics and the part's own payload."""
         raise NotImplementedError
 
     def broadcast(self, view: ServerView, theta: Tensor) -> Sent:
@@ -314,13 +322,17 @@ class Part:
     def server_step(self, view: ServerView, delta: Tensor, factor: float | Tensor) -> Stepped:
         raise NotImplementedError
 
-    def anchor(self, view: ServerView, theta: Tensor) -> Stepped:
+    def server_stats(self, view: ServerView) -> Tensor:
+        """The new running statistics, where they are not the mean of the clients'."""
         raise NotImplementedError
 
-    def notice(self, view: ServerView) -> tuple[bool, Tree]:
+    def after_server_step(self, view: ServerView, theta: Tensor) -> Stepped:
         raise NotImplementedError
 
-    def serve(self, view: ServerView, client: int | None, memory: Tree) -> Tensor | Model:
+    def detect(self, view: ServerView) -> tuple[bool, Tree]:
+        raise NotImplementedError
+
+    def model_for(self, view: ServerView, client: int | None, memory: Tree) -> Tensor | Model:
         """What predicts for a client (None: for nobody in particular).
 
         A vector goes with the global running statistics. ``memory`` is None for a client that was
@@ -333,6 +345,15 @@ class Part:
         raise NotImplementedError
 
     # ---- what the part is ----
+    def __init_subclass__(cls) -> None:
+        """Version 0.1's names of slots, and of what a part says of itself, are read."""
+        annotated = vars(cls).get("__annotations__", {})
+        for old, value in list(vars(cls).items()):
+            if old in PART and "ClassVar" in str(annotated.get(old, "ClassVar")):
+                delattr(cls, old)
+                new = PAYLOAD_IS_SENT.get(value, value) if isinstance(value, str) else value
+                setattr(cls, PART[old], new)
+
     @classmethod
     def fills(cls, slot: str) -> bool:
         return getattr(cls, slot) is not getattr(Part, slot)

@@ -86,6 +86,7 @@ class View:
     advance_init: Callable[[Tensor], Tree] | None = None
     descend_with: Callable[[Tensor, float, int, bool], Tensor] | None = None
     train_with: Callable[[Tensor, Sequence[float], int], Tensor] | None = None
+    client: int = -1  # whose memory is made, in ``memory``; elsewhere -1
 
     @property
     def epoch(self) -> int:
@@ -159,6 +160,7 @@ class Uploads:
     clients: tuple[int, ...]
     weights: tuple[float, ...]  # normalised
     delta: Tensor  # the combined displacement
+    stats: Tensor | None = None  # the mean of the clients' running statistics
     payload: Tree = ()  # of the asking part, reduced as it declares
     stacked: Tensor | None = None  # [m, P], only for parts that need every upload
     norms: tuple[float, ...] = ()  # |delta_i|, from the guard's pass
@@ -166,7 +168,7 @@ class Uploads:
     mean_steps: float = 0.0
 
 
-class Verbs(Protocol):
+class ClientCalls(Protocol):
     """How the server reaches clients outside training."""
 
     def ask(
@@ -202,13 +204,13 @@ class ServerView:
     cohort: Sequence[int]
     task: Task
     rate: float  # the clients' base rate of this round
-    verbs: Verbs | None = None
+    calls: ClientCalls | None = None
     uploads: Uploads | None = None
     sent: Tensor | None = None  # the vector that went down
     noise: Tree = ()
     models: tuple[Model, ...] = field(default=())
     seed: int = 0  # of the run, for what a part draws on the server
-    truth: Drifting | None = None  # what only an oracle knows; None where nothing drifts
+    oracle: Drifting | None = None  # what no real server knows; None where nothing drifts
     initial_stats: Tensor | None = None  # the running statistics beside ``initial``
     classes: tuple[int, ...] | None = None  # that the world says this stage brings; None: all
     # in ``report``: what every present member trained last (theta_0 if never seen), one after
@@ -229,8 +231,9 @@ class ServerView:
         return self.uploads.payload
 
     @property
-    def reach(self) -> Verbs:
-        assert self.verbs is not None, (
-            "only session_start, begin, ask, regroup, route, serve and session_end reach clients"
+    def clients(self) -> ClientCalls:
+        assert self.calls is not None, (
+            "only start_model, session_begins, before_training, update_models, assign_models, "
+            "model_for and session_end reach clients"
         )
-        return self.verbs
+        return self.calls

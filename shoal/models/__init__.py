@@ -6,6 +6,7 @@
 - deep_cnns       VGG-11, AlexNet, DenseNet-121, GoogLeNet
 - text            FastText, LSTMs, a small transformer
 - generators      generators and the GAN task
+- adapters        low-rank adapters on the layers of any network
 
 Every model of whole rows returns ``(logits, features)``, features being the last representation
 before the ``head``, which is the name of the last layer everywhere; those that answer per pixel

@@ -8,65 +8,29 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
+import yaml
+from rich.table import Column, Table
 
 from shoal.config.build import build
 from shoal.config.schema import Config, from_mapping
 from shoal.core.errors import UserError
-from shoal.core.files import write_text
+from shoal.core.files import asset, write_text
 from shoal.methods.catalog import METHODS
 from shoal.metrics.cost import TABLE_8, MethodCost, beside_table_8
-from shoal.reports.run_tables import Story, read_story
+from shoal.papers.tables import markdown_table
+from shoal.reports.run_tables import Story, level_and_recovery, read_story
 from shoal.runs.directory import RunDir
-from shoal.runs.player import AbandonedError
+from shoal.runs.player import RoundFailedError
 from shoal.runs.run import DurableRun
 from shoal.runs.summary import gradients_a_step
 
 Say = Callable[[str], None]
 
-BASE: dict[str, Any] = {
-    "seed": 1,
-    "data": {"name": "digits"},
-    "model": {"name": "mlp", "hidden": [64]},
-    "world": {
-        "name": "mixed",
-        "members": 20,
-        "sessions": 4,
-        "rounds_per_session": 25,
-        "groups": 2,
-        "domains": ["plain", "inverted"],
-        "rounds_per_stage": [60, 40],
-        "drift": {"kind": "sudden", "at": 85, "share": 0.5, "swap": [[0, 1], [2, 3]]},
-        "partition": {"name": "dirichlet", "alpha": 0.5},
-    },
-    "participation": 8,
-    "local": {"epochs": 2, "batch": 16, "lr": 0.1, "validation": 0.2},
-}
-# A static world: how far a method gets when nothing happens.
-STATIC: dict[str, Any] = {
-    **BASE,
-    "world": {
-        "name": "static",
-        "members": 20,
-        "rounds": 60,
-        "partition": {"name": "dirichlet", "alpha": 0.5},
-    },
-}
-# Settings that differ from a paper's default, because the paper's fit its own data and model.
-SETTINGS: dict[str, dict[str, Any]] = {
-    "flash": {"eta_g": 0.1, "tau": 0.01, "gamma": 0.02},
-    "fedadam": {"eta_g": 0.03, "tau": 0.01},
-    "fedyogi": {"eta_g": 0.03, "tau": 0.01},
-    "fedadagrad": {"eta_g": 0.03, "tau": 0.01},
-    "special": {"lam": 0.05},
-    "fedcil": {"M": 5},
-    "mfcl": {"noise": 64},
-    "adaptive_fedavg": {"on": ["members", "domain", "concept"]},
-}
-
-
-# Adam inside a GAN wants a smaller rate than SGD.
-RATES = {"fedcil": 0.003}
+_SAID: dict[str, Any] = yaml.safe_load(asset("shoal.papers", "comparison.yaml"))
+BASE: dict[str, Any] = _SAID["base"]
+STATIC: dict[str, Any] = {**BASE, "world": _SAID["static_world"]}
+SETTINGS: dict[str, dict[str, Any]] = _SAID["settings"]
+RATES: dict[str, float] = _SAID["lr"]
 CONTROL = "fedavg_at_fedagg_rate"  # what FedAgg is compared with: it chooses rates of its own
 # Methods whose models belong to members are scored on the members' own held-out rows: those of
 # local.validation, which none of them looks at, so that all methods train on equally many rows.
@@ -91,7 +55,7 @@ def compare_all(out: Path, say: Say, base: Mapping[str, Any] = BASE) -> list[Sto
         where = out / name
         try:
             _finish(where, name, base)
-        except (UserError, AbandonedError) as error:
+        except (UserError, RoundFailedError) as error:
             say(f"{name}: not run: {error}")
             continue
         story = read_story(where)
@@ -149,30 +113,16 @@ def rows(stories: list[Story]) -> list[tuple[str, ...]]:
 
 def _row(story: Story) -> tuple[str, ...]:
     f = story.figures
-    percent: Callable[[float | None], str] = lambda v: "-" if v is None else f"{100 * v:.1f}"  # noqa: E731
-    back = f["mean_rounds_to_recovery"]
-    never = f" ({f['unrecovered']} never)" if f["unrecovered"] else ""
     megabytes = [f"{f['totals'][key] / 1e6:.1f}" for key in ("bytes_up", "bytes_down")]
     shown = f"{story.method} *" if story.method in PERSONAL else story.method
     shown = CONTROL if story.path.name == CONTROL else shown
-    return (
-        shown,
-        percent(f["final_accuracy"]),
-        percent(f["mean_accuracy"]),
-        percent(f["mean_fall"]),
-        percent(f["mean_lowest"]),
-        ("-" if back is None else f"{back:.1f}") + never,
-        *megabytes,
-        f"{f['seconds']:.1f}",
-    )
+    return (shown, *level_and_recovery(story), *megabytes, f"{f['seconds']:.1f}")
 
 
 def table(stories: list[Story]) -> Table:
     """For a terminal."""
-    shown = Table(box=None, pad_edge=False, header_style="bold")
-    shown.add_column(COLUMNS[0])
-    for name in COLUMNS[1:]:
-        shown.add_column(name, justify="right")
+    numbers = [Column(name, justify="right") for name in COLUMNS[1:]]
+    shown = Table(COLUMNS[0], *numbers, box=None, pad_edge=False, header_style="bold")
     for row in rows(stories):
         shown.add_row(*row)
     return shown
@@ -180,6 +130,5 @@ def table(stories: list[Story]) -> Table:
 
 def markdown(stories: list[Story]) -> str:
     """For a page."""
-    lines = ["| " + " | ".join(COLUMNS) + " |", "|---" * len(COLUMNS) + "|"]
-    lines += ["| " + " | ".join(row) + " |" for row in rows(stories)]
-    return "\n".join(lines) + "\n\n\\* scored on the members' own held-out rows\n"
+    table = markdown_table(COLUMNS, rows(stories))
+    return f"{table}\n\\* scored on the members' own held-out rows\n"

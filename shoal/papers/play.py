@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from shoal.config.schema import Config
 from shoal.core.errors import UserError
 from shoal.core.files import within, write_bytes
+from shoal.engines.workers.connect import Cluster
 from shoal.papers.cells import Cell, cells_of, run_name, selected
 from shoal.papers.measures import FIGURES, check
 from shoal.papers.recipe import Recipe, folder, recipes
@@ -122,11 +123,15 @@ def runs_to_play(cells: Sequence[Cell], seeds: Sequence[int], runs: Path) -> lis
 
 
 def play(
-    turns: Sequence[Runs], workers: int, budget: float | None, say: Callable[[str], None]
+    turns: Sequence[Runs],
+    workers: int,
+    budget: float | None,
+    say: Callable[[str], None],
+    on: Cluster | None = None,
 ) -> dict[Path, str]:
     """Play runs turn by turn; returns why each of those that may yet finish did not.
 
-    ``budget`` is in minutes: after that, runs stop with a checkpoint.
+    ``budget`` is in minutes: after that, runs stop with a checkpoint. ``on``: a Ray cluster.
     """
     began, count, done = time.monotonic(), sum(map(len, turns)), 0
     left: dict[Path, str] = {}
@@ -154,7 +159,9 @@ def play(
         rest = None if budget is None else began + 60.0 * budget - time.monotonic()
         folder = next(iter(runs)).parent
         named = {path.name: config for path, config in runs.items()}
-        outcomes = play_all(named, folder, workers, watch=watch, seconds=rest, remember=False)
+        outcomes = play_all(
+            named, folder, workers, watch=watch, seconds=rest, remember=False, on=on
+        )
         for name, outcome in outcomes.items():
             if not outcome.fine and outcome.status != "diverged":
                 left[folder / name] = outcome.text or "out of time"

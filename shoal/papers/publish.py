@@ -18,7 +18,7 @@ from typing import Any, get_args
 import torch
 
 import shoal
-from shoal.core.files import write_text
+from shoal.core.files import asset, write_text
 from shoal.papers import printed
 from shoal.papers.cells import Cell, CellResult
 from shoal.papers.claims import Answer, Decided, decided
@@ -334,23 +334,6 @@ def _others(folder: Path) -> list[str]:
 
 
 # ---- one HTML page -------------------------------------------------------------------------------
-STYLE = """
-body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 76rem; padding: 0 1rem;
-  color: #1a1a1a; background: #fff; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-th { text-align: left; border-bottom: 2px solid #888; position: sticky; top: 0; background: #fff; }
-th, td { padding: .25rem .6rem; vertical-align: top; } td { border-bottom: 1px solid #e3e3e3; }
-td.n, th.n { text-align: right; white-space: nowrap; }
-.near { background: #e2f3e8; } .far { background: #fbe6dc; }
-.holds { color: #10693a; } .fails { color: #a1310b; } .partly, .undecided { color: #7a5a00; }
-p.note { color: #555; }
-@media (prefers-color-scheme: dark) {
-  body, th { background: #161616; color: #e6e6e6; } td { border-color: #333; }
-  .near { background: #15391f; } .far { background: #472314; } p.note { color: #aaa; }
-  .holds { color: #6fcf97; } .fails { color: #ff9e7a; } .partly, .undecided { color: #e5c15c; }
-}
-"""
 WITHIN = 2.0
 
 
@@ -362,7 +345,7 @@ def page(title: str, note: str, results: Sequence[CellResult], claims: Sequence[
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{STYLE}</style></head>"
+        f"<title>{escape(title)}</title><style>{asset('shoal.papers', 'page.css')}</style></head>"
         f"<body>{''.join(body)}</body></html>\n"
     )
 

@@ -12,9 +12,12 @@ from pathlib import Path
 from statistics import stdev
 from typing import Any
 
+import yaml
+
 from shoal.config.schema import Config, from_mapping
 from shoal.core import rng
 from shoal.core.errors import UserError
+from shoal.core.files import asset
 from shoal.core.old_names import renamed
 from shoal.papers.cells import run_name
 from shoal.papers.tables import csv_text, markdown_table
@@ -27,22 +30,8 @@ Setting = dict[str, Any]  # local.lr and the method's own settings
 
 # The clients' rates that the FedInit paper tries (its appendix), unless a config says others.
 RATES = (0.01, 0.1, 0.5, 1.0)
-# Grids as papers print them; the numbers in brackets say which paper.
-GRIDS: dict[str, dict[str, Sequence[Any]]] = {
-    "fedinit": {"beta": (0.01, 0.02, 0.05, 0.1, 0.15)},  # FedInit, Table 3
-    "fedadam": {"eta_g": (0.01, 0.05, 0.1, 1.0)},  # FedInit, appendix
-    "fedyogi": {"eta_g": (0.01, 0.05, 0.1, 1.0)},  # as fedadam; its own is not printed
-    "fedadagrad": {"eta_g": (0.01, 0.05, 0.1, 1.0)},  # as fedadam; its own is not printed
-    "fedsam": {"rho": (0.01, 0.1, 1.0)},  # FedInit, appendix
-    "feddyn": {"alpha": (0.001, 0.01, 0.1, 1.0)},  # FedInit, appendix
-    "fedcm": {"alpha": (0.05, 0.1, 0.5, 0.9)},  # FedInit, appendix
-    "special": {"lam": (0.05, 0.1, 0.15, 0.25, 0.3, 0.35, 0.45, 0.5, 0.55)},  # SPECIAL, F.2
-    "fedagg": {"alpha": (0.01, 0.05, 0.1, 0.3, 0.5, 0.7, 0.9)},  # FedAgg, Figure 12
-    "dynamic_init": {"R": (10.0, 50.0, 80.0, 100.0, 120.0, 140.0)},  # dynamic-init, Table 13
-    "fedprox": {"mu": (0.001, 0.01, 0.1, 1.0)},  # no paper of the five prints one
-    "flash": {"eta_g": (0.01, 0.05, 0.1)},  # no grid is printed
-    "fedacg": {"lam": (0.5, 0.85)},  # dynamic-init's two values
-}
+# A method's own settings, and what is tried of each.
+GRIDS: dict[str, dict[str, Sequence[Any]]] = yaml.safe_load(asset("shoal.papers", "grids.yaml"))
 
 
 def trials(

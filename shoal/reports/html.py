@@ -7,11 +7,11 @@ import hashlib
 import html
 import json
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from shoal.core.errors import UserError
+from shoal.core.files import asset
 from shoal.reports.page_data import POINTS, Page, read_page
 from shoal.reports.versus import versus
 
@@ -21,18 +21,13 @@ from shoal.reports.versus import versus
 SCRIPTS = ("draw.js", "charts.js", "heat.js", "sections.js", "versus.js", "page.js")
 
 
-def asset_text(name: str) -> str:
-    """One of the files beside this one."""
-    return (files("shoal.reports") / "assets" / name).read_text(encoding="utf-8")
-
-
 def page_script() -> str:
     """Everything that draws, in the order in which it must be read."""
-    return "\n".join(asset_text(name) for name in SCRIPTS)
+    return "\n".join(asset("shoal.reports", name) for name in SCRIPTS)
 
 
 def page_style() -> str:
-    return asset_text("page.css")
+    return asset("shoal.reports", "page.css")
 
 
 # ---- html ----------------------------------------------------------------------------------------
@@ -81,7 +76,7 @@ def filled(title: str, blocks: dict[str, Any], start: str) -> str:
         f"default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:; "
         f"style-src '{_hash(style)}'; script-src '{_hash(script)}'"
     )
-    made = asset_text("page.html")
+    made = asset("shoal.reports", "page.html")
     for key, value in (("policy", policy), ("title", html.escape(title)), ("style", style)):
         made = made.replace(f"{{{{{key}}}}}", value)
     # the data goes in last: nothing in it is taken for a placeholder

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from shoal.core.errors import UserError
 from shoal.core.world_protocol import World
-from shoal.data.heterogeneity import heterogeneity, label_histograms
+from shoal.data.partition.heterogeneity import heterogeneity, label_histograms
 from shoal.reports.series import rounded, span_of
 
 # ---- heat ----------------------------------------------------------------------------------------

@@ -77,8 +77,9 @@ def shift_table(stories: Sequence[Story], labels: Sequence[str]) -> Table:
         table.add_row(str(number), shift_name(shift), *cells)
     table.add_section()
     of = stories[0].figures.get("score", "accuracy")
-    table.add_row("", f"mean {of}", *[_percent(headline(s.figures, "mean")) for s in stories])
-    table.add_row("", f"final {of}", *[_percent(headline(s.figures, "final")) for s in stories])
+    for which in ("mean", "final"):
+        row = [percent(headline(s.figures, which)) for s in stories]
+        table.add_row("", f"{which} {of}", *row)
     return table
 
 
@@ -97,11 +98,21 @@ def _cell(story: Story, index: int) -> str:
     if found["level"] is None or found["lowest"] is None:
         back = "-"
     shown = (after_shift(story, found["round"]), found["lowest"], found["fall"])
-    return f"{' / '.join(map(_percent, shown))} / {back}"
+    return f"{' / '.join(map(percent, shown))} / {back}"
 
 
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.1f}"
+def percent(value: float | None, digits: int = 1) -> str:
+    return "-" if value is None else f"{100 * value:.{digits}f}"
+
+
+def level_and_recovery(story: Story, digits: int = 1) -> tuple[str, ...]:
+    """Final and mean score, mean fall, mean lowest score, and rounds to recovery."""
+    found = story.figures
+    levels = (headline(found, "final"), headline(found, "mean"))
+    back, left = found["mean_rounds_to_recovery"], found["unrecovered"]
+    never = f" ({left} never)" if left else ""
+    shown = (percent(v, digits) for v in (*levels, found["mean_fall"], found["mean_lowest"]))
+    return (*shown, ("-" if back is None else f"{back:.1f}") + never)
 
 
 # ---- controls ------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from torch import Tensor
 from shoal.core import tree
 from shoal.core.files import write_bytes
 from shoal.core.machine import budget as default_budget
-from shoal.core.states import freeze
+from shoal.core.states import encode_tree
 from shoal.core.tree import Tree
 
 # ---- store files ---------------------------------------------------------------------------------
@@ -61,7 +61,7 @@ def form_of(memories: Memories) -> Form:
     found = tree.leaves(memories)
     device = str(found[0].device) if found else "cpu"
     sizes = tuple(t.numel() * t.element_size() for t in found)
-    kind = str(freeze(memories, lambda _: "*", name=repr))  # equal tuples of two types are two
+    kind = str(encode_tree(memories, lambda _: "*", name=repr))  # equal tuples of two types are two
     key = (kind, sizes, device)
     if key not in _FORMS:
         _FORMS[key] = Form(tree.rebuild(memories, range(len(found))), sizes, device)
@@ -85,7 +85,7 @@ class SpillFile:
         return found.clone()
 
 
-class Spilled:
+class OnDisk:
     """Where one client's memories are: tensors from number ``first`` on, as ``form`` says."""
 
     __slots__ = ("file", "first", "form")
@@ -97,8 +97,8 @@ class Spilled:
         read = lambda place: self.file.tensor(self.first + place).to(self.form.device)  # noqa: E731
         return tuple(tree.apply(read, memory) for memory in self.form.places)
 
-    def without(self, part: int) -> Spilled:
-        return Spilled(self.file, self.first, self.form.without(part))
+    def without(self, part: int) -> OnDisk:
+        return OnDisk(self.file, self.first, self.form.without(part))
 
     def names(self) -> Iterator[str]:
         """What the tensors are called in the file, left to right."""
@@ -119,7 +119,7 @@ class Folder:
         if path is not None:
             shutil.rmtree(path, ignore_errors=True)  # what a killed run has left
 
-    def write(self, many: Iterable[Memories]) -> list[Spilled]:
+    def write(self, many: Iterable[Memories]) -> list[OnDisk]:
         """One file with the memories of several clients."""
         serial = next(_SERIALS)
         held: dict[str, Tensor] = {}
@@ -131,7 +131,7 @@ class Folder:
         path = self._made() / f"memories-{serial:08d}.safetensors"
         nbytes = sum(sum(form.sizes) for _, form in firsts)
         file = SpillFile(path, serial, save(held), nbytes)
-        return [Spilled(file, first, form) for first, form in firsts]
+        return [OnDisk(file, first, form) for first, form in firsts]
 
     def _made(self) -> Path:
         if self._path is None:
@@ -158,7 +158,7 @@ def _remove(path: Path) -> None:
 # What clients keep between rounds, by client and model.
 
 Key = tuple[int, int]  # client, model
-Entry = Memories | Spilled
+Entry = Memories | OnDisk
 MOST = 64 * 2**20  # bytes of a file
 
 
@@ -186,7 +186,7 @@ class ClientStore:
 
     def get(self, client: int, model: int) -> Memories | None:
         entry = self._kept.get((client, model))
-        return entry.load() if isinstance(entry, Spilled) else entry
+        return entry.load() if isinstance(entry, OnDisk) else entry
 
     def put(self, client: int, model: int, memories: Memories) -> None:
         if not tree.leaves(memories):
@@ -212,7 +212,7 @@ class ClientStore:
     def forget_part(self, index: int) -> None:
         """Drop every client's memory of one part, so that it is made anew at next contact."""
         for key, entry in self._kept.items():
-            if isinstance(entry, Spilled):
+            if isinstance(entry, OnDisk):
                 self._kept[key] = entry.without(index)
                 continue
             self._kept[key] = kept = (*entry[:index], None, *entry[index + 1 :])
@@ -232,7 +232,7 @@ class ClientStore:
     def items(self) -> Iterator[tuple[Key, Memories]]:
         """The same, read back one after another."""
         for key, entry in self.entries():
-            yield key, entry.load() if isinstance(entry, Spilled) else entry
+            yield key, entry.load() if isinstance(entry, OnDisk) else entry
 
     def copy(self) -> ClientStore:
         """The same memories; later changes to one store leave the other as it was."""
@@ -242,13 +242,13 @@ class ClientStore:
         other.resident = self.resident
         return other
 
-    def settle(self, folder: Path) -> None:
+    def use_folder(self, folder: Path) -> None:
         """Write files there from now on; what a killed run has left there is removed."""
         self._folder = Folder(folder)
 
     def nbytes(self) -> int:
         """Of all memories, in RAM or not."""
-        spilled = (e.form.nbytes for e in self._kept.values() if isinstance(e, Spilled))
+        spilled = (e.form.nbytes for e in self._kept.values() if isinstance(e, OnDisk))
         return self.resident + sum(spilled)
 
     def __len__(self) -> int:
@@ -285,13 +285,13 @@ class ClientStore:
         """Write anew what is left of files that are mostly dead."""
         live: Counter[SpillFile] = Counter()
         for entry in self._kept.values():
-            if isinstance(entry, Spilled):
+            if isinstance(entry, OnDisk):
                 live[entry.file] += entry.form.nbytes
         old = {file for file, alive in live.items() if 2 * alive < file.nbytes}
         batch: list[Key] = []
         planned = 0
         for key, entry in list(self._kept.items()):
-            if not isinstance(entry, Spilled) or entry.file not in old:
+            if not isinstance(entry, OnDisk) or entry.file not in old:
                 continue
             batch.append(key)
             planned += entry.form.nbytes

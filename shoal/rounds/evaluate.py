@@ -60,17 +60,17 @@ def served_each(
     engine: Engine | None = None,
 ) -> list[Model]:
     """The model that predicts for each of some clients."""
-    model, part = federation.models[0], settings.method.only("serve")
+    model, part = federation.models[0], settings.method.only("model_for")
     if part is None:
         return [model] * len(clients)
     index = settings.method.index(part)
     members = tuple([client for client in clients if client is not None])
     round = Round(federation, settings, moment, engine or Loop())
-    view = round.view(index, verbs=BatchedCalls(ServerCalls(round, 0), members))
+    view = round.view(index, calls=BatchedCalls(ServerCalls(round, 0), members))
     out = []
     for client in clients:
         memories = federation.store.get(client, 0) if client is not None else None
-        found = part.serve(view, client, memories[index] if memories is not None else None)
+        found = part.model_for(view, client, memories[index] if memories is not None else None)
         out.append(found if isinstance(found, Model) else Model(found, model.stats))
     return out
 
@@ -176,10 +176,10 @@ def _of_members(
     members, data, kinds = scored_rows(settings, moment, most, as_0_1, natural=rows == BY_SAMPLES)
     general = served(federation, settings, moment, None, engine)
     plain: list[Scores] = []
-    if settings.method.only("serve") is None or rows == BOTH_MODELS:
+    if settings.method.only("model_for") is None or rows == BOTH_MODELS:
         plain = evaluate_each(settings.task, general, data)
     own = plain
-    if settings.method.only("serve") is not None:
+    if settings.method.only("model_for") is not None:
         own = own_scores(federation, settings, moment, engine, members, data)
     record: dict[str, Any] = {"personalised": _spread(own), "own_rows": kinds}
     record["by_member"] = {c: s.accuracy for c, s in zip(members, own, strict=True)}
@@ -307,7 +307,7 @@ def _trained(
     """Every member's model after its local training in this round."""
     round = Round(federation, settings, moment, engine, tuple(members))
     jobs = _one_job_each(round, members, before)
-    server = settings.method.only("serve")
+    server = settings.method.only("model_for")
     personal = server is not None and server.fills("memory")
     found: dict[int, Model] = {}
     for k in sorted({job.model for job in jobs}):
@@ -326,12 +326,12 @@ def _trained(
 
 def _one_job_each(round: Round, members: Sequence[int], before: Sequence[Model]) -> list[Job]:
     """What every member would train: of several models the one that it is served."""
-    router, federation = round.only("route"), round.federation
+    router, federation = round.only("assign_models"), round.federation
     if router is None:
         return [Job(client) for client in members]
     i, part = router
     wanted = dict(zip(members, before, strict=True))
-    jobs = [job for job in part.route(calls(round, i)) if job.client in wanted]
+    jobs = [job for job in part.assign_models(calls(round, i)) if job.client in wanted]
     # the served model's job first, then any; of equals the first, which is the lower concept
     jobs.sort(key=lambda j: federation.models[j.model].theta is not wanted[j.client].theta)
     chosen: dict[int, Job] = {}

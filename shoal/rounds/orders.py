@@ -136,7 +136,7 @@ def make_order(round: Round, k: int, jobs: Sequence[Job], summed: bool = False) 
         uniform=settings.uniform,
         summed=summed,
         last_batch=settings.last_batch,
-        ends=tuple(endings_of(federation, k).items()) if settings.elsewhere else (),
+        ends=tuple(endings_of(federation, k).items()) if settings.clients_are_remote else (),
     )
 
 
@@ -145,7 +145,7 @@ def make_member(round: Round, job: Job) -> Member:
     settings, now = round.settings, round.moment.round
     client, world, cap = job.client, settings.world, settings.cap(job.client)
     memories = round.federation.store.get(client, job.model)
-    if settings.elsewhere:  # the store holds numbers; the memories themselves are the client's
+    if settings.clients_are_remote:  # the store holds numbers; the client has the memories
         return Member(client, world.train(client, now), None, memories, cap)
     if round.federation.endings:
         memories = _caught_up(round, job, memories)
@@ -200,7 +200,7 @@ def catch_up(
     """A client's memories after the client half of those ``session_end`` that are newer than what
     it has ``seen``: the same tuple if there are none. ``ends`` are number and payload, by part."""
     for i, (number, payload) in ends.items():
-        fills = program.method.parts[i].fills("member_end")
+        fills = program.method.parts[i].fills("client_session_end")
         if fills and number > seen and memories[i] is not None:
             new = program.ended_memory(i, model, initial, memories, payload)
             memories = (*memories[:i], new, *memories[i + 1 :])
@@ -273,7 +273,10 @@ class Spent:
         beside = 0 if sends == "models" else tree.nbytes(payload)
         for member in order.members:
             new = [m for m in vectors if not self.holds(member.client, m.theta)]
-            self.bytes_down += beside + sum(_model_bytes(settings, m) for m in new)
+            cohort = [m.client for m in order.members]
+            self.bytes_down += beside + sum(
+                _model_bytes(settings, m, [member.client], cohort) for m in new
+            )
             self._held.setdefault(member.client, []).extend(m.theta for m in new)
         self.bytes_up += sum(tree.nbytes(answer) for answer in answers)
         if getattr(question, "trained_by", None) is not None:
@@ -288,7 +291,7 @@ class Spent:
         """Add that clients were sent a model and sent back its loss on their rows."""
         for client in clients:
             if not self.holds(client, model.theta):
-                self.bytes_down += _model_bytes(settings, model)
+                self.bytes_down += _model_bytes(settings, model, [client], clients)
                 self._held.setdefault(client, []).append(model.theta)
             self.bytes_up += LOSS_BYTES
 
@@ -310,6 +313,11 @@ class Spent:
 
 def bytes_up(settings: Settings, results: Results) -> int:
     """What these clients send: deltas, statistics and payloads."""
+    counted = settings.method.only("numbers")
+    if counted is not None:
+        size, others = results.delta.element_size(), _counted(settings, results.payloads)
+        each = (counted.numbers(settings.task, client, ())[1] for client in results.clients)
+        return size * sum(each) + tree.nbytes(others)
     vector = results.delta.shape[-1] * results.delta.element_size()
     wire = round(_travelling(settings)[1] * vector * len(results.clients))
     return wire + tree.nbytes((results.stats, _counted(settings, results.payloads)))
@@ -330,13 +338,12 @@ def sent_down(round: Round, k: int, order: Order, spent: Spent) -> Down:
     one that goes down once per stage counts for clients that lack it, and what is frozen for those
     that have never trained."""
     theta, settings, members = order.model.theta, round.settings, order.members
-    lacking = (
-        sum(not spent.holds(m.client, theta) for m in members) if spent.reached else len(members)
-    )
-    total = lacking * _model_bytes(settings, order.model)
+    cohort = [m.client for m in members]
+    lacking = [c for c in cohort if not spent.holds(c, theta)] if spent.reached else cohort
+    total = _model_bytes(settings, order.model, lacking, cohort)
     each = once = 0
     for part, sent in zip(settings.method.parts, order.sent, strict=True):
-        if part.payload_once == "stage":
+        if part.payload_is_sent == "once_per_task":
             once += tree.nbytes(sent)
         else:
             each += tree.nbytes(sent)
@@ -353,16 +360,23 @@ def frozen_bytes(task: Task) -> int:
     return sum(held.nbytes for held in getattr(task, "frozen", {}).values())
 
 
-def _model_bytes(settings: Settings, model: Model) -> int:
-    """One model on its way down."""
-    return round(_travelling(settings)[0] * tree.nbytes(model.theta)) + tree.nbytes(model.stats)
+def _model_bytes(
+    settings: Settings, model: Model, clients: Sequence[int], cohort: Sequence[int]
+) -> int:
+    """One model on its way down to some clients of a cohort."""
+    counted = settings.method.only("numbers")
+    if counted is not None:
+        each = (counted.numbers(settings.task, client, cohort)[0] for client in clients)
+        return model.theta.element_size() * sum(each)
+    vector = round(_travelling(settings)[0] * tree.nbytes(model.theta))
+    return len(clients) * (vector + tree.nbytes(model.stats))
 
 
 def once_bytes(round: Round) -> int:
     """Bytes of the payloads that a client is sent once per stage, and so must keep."""
     total = 0
     for i, part in round.filling("broadcast"):
-        if part.payload_once == "stage":
+        if part.payload_is_sent == "once_per_task":
             view = round.view(i, cohort=())
             total += tree.nbytes(part.broadcast(view, view.theta).payload)
     return total
@@ -370,15 +384,19 @@ def once_bytes(round: Round) -> int:
 
 def _travelling(settings: Settings) -> tuple[float, float]:
     """The shares of the vector that go over the wire, down and up."""
-    if not settings.method.fills("travels"):
+    if not settings.method.fills("sent_share"):
         return 1.0, 1.0
-    shares = [part.travels(settings.task.layout) for part in settings.method.fillers("travels")]
+    shares = [
+        part.sent_share(settings.task.layout) for part in settings.method.fillers("sent_share")
+    ]
     return math.prod(down for down, _ in shares), math.prod(up for _, up in shares)
 
 
 def _counted(settings: Settings, payloads: tuple[Tree, ...]) -> tuple[Tree, ...]:
     """The payloads that cost bytes: not those a server can form from the delta itself."""
+    pairs = zip(settings.method.parts, payloads, strict=True)
+    if settings.method.fills("numbers"):  # that part's own payload is in its numbers
+        return tuple(payload for part, payload in pairs if not part.fills("numbers"))
     if settings.method.fills("client_start"):
         return payloads  # the start is the client's secret, and so is its displacement
-    pairs = zip(settings.method.parts, payloads, strict=True)
-    return tuple(payload for part, payload in pairs if not part.derivable_upload)
+    return tuple(payload for part, payload in pairs if not part.upload_costs_nothing)

@@ -19,7 +19,7 @@ from shoal.methods.view import ServerView
 from shoal.rounds.cohort import cohort_of
 from shoal.rounds.orders import Spent, bytes_up, make_order, sent_down
 from shoal.rounds.state import Federation, Round, Settings
-from shoal.rounds.uploads import Accumulator
+from shoal.rounds.uploads import UploadSums
 
 # ---- reach ---------------------------------------------------------------------------------------
 # How the server reaches clients outside training: questions, and rounds that are rehearsed.
@@ -27,7 +27,7 @@ from shoal.rounds.uploads import Accumulator
 
 def calls(round: Round, part: int, model: int = 0) -> ServerView:
     """The view of a part that can reach clients; what that costs is added to ``round.spent``."""
-    return round.view(part, model, verbs=ServerCalls(round, model))
+    return round.view(part, model, calls=ServerCalls(round, model))
 
 
 @dataclass(frozen=True)
@@ -120,8 +120,8 @@ def _same(a: Tree, b: Tree) -> bool:
 
 
 def change_session(round: Round, before: Moment | None) -> None:
-    """``session_end`` in the old world, then ``session_start`` and ``begin`` in the new one, for
-    the parts that listen to this kind of change."""
+    """``session_end`` in the old world, then ``start_model`` and ``session_begins`` in the new one,
+    for the parts that listen to this kind of change."""
     federation, shift = round.federation, round.moment.shift
     kinds = set(shift.kinds) if shift and shift.announced else set()
     if federation.noticed:
@@ -138,15 +138,15 @@ def change_session(round: Round, before: Moment | None) -> None:
                 round.update(i, k, state)
                 federation.endings[k, i] = (number, payload)
         for i, part in listening:
-            if part.fills("session_start"):
-                model, state = part.session_start(calls(round, i, k))
+            if part.fills("start_model"):
+                model, state = part.start_model(calls(round, i, k))
                 round.update(i, k, state)
                 if model is not None:
                     federation.models[k] = model
                     round.reset(k)
         for i, part in listening:
-            if part.fills("begin"):
-                round.update(i, k, part.begin(calls(round, i, k)))
+            if part.fills("session_begins"):
+                round.update(i, k, part.session_begins(calls(round, i, k)))
 
 
 # ---- round ---------------------------------------------------------------------------------------
@@ -239,25 +239,25 @@ def play_round(
 # ---- before training ----
 def _regroup(round: Round) -> None:
     """Lets the one part that keeps the bank add models or replace them."""
-    for i, part in round.filling("regroup"):
-        models, state = part.regroup(calls(round, i))
+    for i, part in round.filling("update_models"):
+        models, state = part.update_models(calls(round, i))
         round.regroup(models)
         round.update(i, 0, state)
 
 
 def _ask(round: Round) -> None:
     for k in range(len(round.federation.models)):
-        for i, part in round.filling("ask"):
-            round.update(i, k, part.ask(calls(round, i, k)))
+        for i, part in round.filling("before_training"):
+            round.update(i, k, part.before_training(calls(round, i, k)))
 
 
 def _jobs(round: Round) -> Sequence[Job]:
     """Who trains which model."""
-    router = round.only("route")
+    router = round.only("assign_models")
     if router is None:
         return [Job(client) for client in round.cohort]
     i, part = router
-    return part.route(calls(round, i))
+    return part.assign_models(calls(round, i))
 
 
 # ---- training, aggregation, server step ----
@@ -265,7 +265,7 @@ class Trained(NamedTuple):
     """What came back for one model: the sums, what each client keeps, and the vector sent."""
 
     model: int
-    total: Accumulator
+    total: UploadSums
     memories: list[tuple[int, tuple[Tree, ...]]]  # by client
     sent: Tensor
 
@@ -297,7 +297,7 @@ def _train_model(round: Round, k: int, jobs: Sequence[Job], report: RoundReport)
     federation, settings = round.federation, round.settings
     order = make_order(round, k, jobs, summed=_summed(settings))
     model, memories = order.model, list[tuple[int, tuple[Tree, ...]]]()
-    total = Accumulator(
+    total = UploadSums(
         settings.method, model.theta.numel(), model.stats.numel(), federation.models[k].theta
     )
     expected, seen = {job.client for job in jobs}, set[int]()
@@ -338,7 +338,9 @@ def _server_step(round: Round, trained: Trained, report: RoundReport) -> None:
     delta: Tensor = round.run(
         "aggregate", lambda i, part, _: part.aggregate(view(i)), uploads.delta
     )
-    uploads = replace(uploads, delta=delta)
+    stats = total.stats / total.total if total.stats.numel() else federation.models[k].stats
+    uploads = replace(uploads, delta=delta, stats=stats)
+    stats = round.run("server_stats", lambda i, part, _: part.server_stats(view(i)), stats)
     factor: float | Tensor = round.run(
         "server_rate", lambda i, part, _: part.server_rate(view(i)), 1.0
     )
@@ -353,20 +355,19 @@ def _server_step(round: Round, trained: Trained, report: RoundReport) -> None:
         round.update(i, k, state)
 
     def anchored(i: int, part: Part, theta: Tensor) -> Tensor:
-        theta, state = part.anchor(view(i), theta)
+        theta, state = part.after_server_step(view(i), theta)
         round.update(i, k, state)
         return theta
 
-    theta = round.run("anchor", anchored, theta)
-    stats = total.stats / total.total if total.stats.numel() else federation.models[k].stats
+    theta = round.run("after_server_step", anchored, theta)
     federation.models[k] = Model(theta, stats)
 
     def noticed(i: int, part: Part, _: bool) -> bool:
-        found, state = part.notice(view(i))
+        found, state = part.detect(view(i))
         round.update(i, k, state)
         return found
 
-    report.noticed = round.run("notice", noticed, report.noticed)
+    report.noticed = round.run("detect", noticed, report.noticed)
     federation.noticed = federation.noticed or report.noticed
     _collect_figures(round, k, view, report)
 
@@ -376,7 +377,7 @@ def _collect_figures(
 ) -> None:
     """What parts report of a model, after the server step."""
     method, several = round.settings.method, len(round.federation.models) > 1
-    banks = (method.only("init_bank"), method.only("regroup"))
+    banks = (method.only("initial_models"), method.only("update_models"))
     last = round.last_models()
     for i, part in round.filling("report"):
         # a part that keeps the bank speaks of all models at once

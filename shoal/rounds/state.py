@@ -21,7 +21,7 @@ from shoal.engines.client_round import ClientProgram
 from shoal.engines.loop import Loop
 from shoal.methods.method import Method
 from shoal.methods.slots import Part, combine
-from shoal.methods.view import ServerView, Verbs
+from shoal.methods.view import ClientCalls, ServerView
 from shoal.rounds.client_memories import ClientStore
 from shoal.rounds.uploads import Guard
 
@@ -98,7 +98,7 @@ class Settings:
     lone_layer: str | None = None  # cannot train on a batch of one row
     guard: Guard = field(default_factory=Guard)
     start: Model | None = None
-    elsewhere: bool = False  # clients' data and memories are on their own machines
+    clients_are_remote: bool = False  # clients' data and memories are on their own machines
 
     def cap(self, client: int) -> int | None:
         """At most so many local steps of a client in a round."""
@@ -120,7 +120,7 @@ class Settings:
         return 0 if pad and mixes_rows(self.task, self.world) else pad
 
     @cached_property
-    def truth(self) -> Drifting | None:
+    def oracle(self) -> Drifting | None:
         """The world, if it knows its concepts: a question about a protocol, too slow for a view."""
         return self.world if isinstance(self.world, Drifting) else None
 
@@ -147,12 +147,12 @@ class Federation:
     def fresh(cls, settings: Settings, initial: Model, moment: Moment, rate: float) -> Federation:
         """As at the start of a run."""
         models = [initial]
-        bank = settings.method.only("init_bank")
+        bank = settings.method.only("initial_models")
         if bank is not None:
             view = blank_view(
                 settings, initial, initial.theta, moment, rate, initial_stats=initial.stats
             )
-            models = list(bank.init_bank(view, settings.seed))
+            models = list(bank.initial_models(view, settings.seed))
         federation = cls(initial, models, [])
         for model in models:
             view = blank_view(
@@ -214,7 +214,7 @@ def blank_view(
         task=settings.task,
         rate=rate,
         seed=settings.seed,
-        truth=settings.truth,
+        oracle=settings.oracle,
         classes=moment.classes,
         **more,
     )
@@ -272,10 +272,10 @@ class Round:
         part: int,
         model: int = 0,
         cohort: Sequence[int] | None = None,
-        verbs: Verbs | None = None,
+        calls: ClientCalls | None = None,
         **more: Any,
     ) -> ServerView:
-        """What a part sees of the server and one model; with ``verbs``, it can reach clients."""
+        """What a part sees of the server and one model; with ``calls``, it can reach clients."""
         federation = self.federation
         known = model < len(federation.servers)  # a part may look before its state exists
         return blank_view(
@@ -286,7 +286,7 @@ class Round:
             self.lr_per_epoch[0],
             state=federation.servers[model][part] if known else (),
             cohort=self.cohort if cohort is None else tuple(cohort),
-            verbs=verbs,
+            calls=calls,
             models=tuple(federation.models),
             initial_stats=federation.initial.stats,
             **more,
@@ -318,7 +318,7 @@ class Round:
             for i, p in enumerate(settings.method.parts)
             if type(p).last_model is not Part.last_model
         ]
-        if not keepers or settings.elsewhere or len(federation.models) > 1:
+        if not keepers or settings.clients_are_remote or len(federation.models) > 1:
             return None
         i, keeper = keepers[0]
 

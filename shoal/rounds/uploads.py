@@ -115,7 +115,7 @@ def _finite_rows(results: Results) -> list[bool]:
 # Running sums over uploads, in client order, so that nothing holds a list of models.
 
 
-class Accumulator:
+class UploadSums:
     """Adds rows in client order, or takes the sum that an engine has made along the tree of its
     chunks (:mod:`shoal.engines.api`), so neither threads nor the order of arrival change a bit."""
 

@@ -11,5 +11,6 @@
 - summary     ``summary.json`` and costs
 - origin      digests of the data and of the user's own code
 - run         a run in a directory: killed and resumed to the same bits
+- exports/    A run's models, taken home: files, a card, answers
 - sweep/      Many runs over the cores
 """

@@ -24,9 +24,9 @@ from shoal.core.files import (
     write_bytes,
     write_text,
 )
-from shoal.core.states import freeze, thaw
+from shoal.core.states import decode_tree, encode_tree
 from shoal.core.types import Model
-from shoal.rounds.client_memories import ClientStore, Entry, Spilled, SpillFile
+from shoal.rounds.client_memories import ClientStore, Entry, OnDisk, SpillFile
 from shoal.rounds.state import Federation
 
 # ---- shards --------------------------------------------------------------------------------------
@@ -181,10 +181,10 @@ def _frozen_state(
 ) -> dict[str, Any]:
     """The federation as JSON values, tensors replaced by their names."""
     return {
-        "initial": freeze(federation.initial, add),
-        "models": [freeze(model, add) for model in federation.models],
-        "servers": [[freeze(state, add) for state in states] for states in federation.servers],
-        "endings": [[*key, n, freeze(p, add)] for key, (n, p) in federation.endings.items()],
+        "initial": encode_tree(federation.initial, add),
+        "models": [encode_tree(model, add) for model in federation.models],
+        "servers": [[encode_tree(state, add) for state in states] for states in federation.servers],
+        "endings": [[*key, n, encode_tree(p, add)] for key, (n, p) in federation.endings.items()],
         "ended": [[*key, number] for key, number in federation.ended.items()],
         "paid": [[*key, stage] for key, stage in federation.paid.items()],
         "noticed": federation.noticed,
@@ -198,11 +198,11 @@ def _frozen_state(
 
 def _frozen_memories(entry: Entry, add: Add, link: Callable[[SpillFile], None]) -> list[Any]:
     """Memories in RAM go to a shard; those on disk already are linked, not written again."""
-    if not isinstance(entry, Spilled):
-        return [freeze(memory, add) for memory in entry]
+    if not isinstance(entry, OnDisk):
+        return [encode_tree(memory, add) for memory in entry]
     link(entry.file)
     names = entry.names()
-    return [freeze(memory, lambda _: next(names)) for memory in entry.outline()]
+    return [encode_tree(memory, lambda _: next(names)) for memory in entry.outline()]
 
 
 # ---- reading -------------------------------------------------------------------------------------
@@ -264,13 +264,13 @@ def _manifest(folder: Path) -> dict[str, Any]:
 def _thawed_state(
     state: dict[str, Any], round: int, tensor: Callable[[str], Tensor], store: ClientStore
 ) -> Federation:
-    models = [Model(*thaw(model, tensor)) for model in state["models"]]
-    servers = [tuple(thaw(s, tensor) for s in states) for states in state["servers"]]
-    federation = Federation(Model(*thaw(state["initial"], tensor)), models, servers, store)
+    models = [Model(*decode_tree(model, tensor)) for model in state["models"]]
+    servers = [tuple(decode_tree(s, tensor) for s in states) for states in state["servers"]]
+    federation = Federation(Model(*decode_tree(state["initial"], tensor)), models, servers, store)
     every = range(len(models))
     for *key, number, payload in state["endings"]:
         for model, part in _of_each_model(key, every, first=True):
-            federation.endings[model, part] = (number, thaw(payload, tensor))
+            federation.endings[model, part] = (number, decode_tree(payload, tensor))
     for *key, number in state["ended"]:
         federation.ended |= dict.fromkeys(_of_each_model(key, every), number)
     for *key, stage in state["paid"]:
@@ -278,7 +278,7 @@ def _thawed_state(
     federation.noticed, federation.round = state["noticed"], round
     federation.turn = state.get("turn", 0)
     for client, model, memories in state["memories"]:
-        store.put(client, model, tuple(thaw(m, tensor) for m in memories))
+        store.put(client, model, tuple(decode_tree(m, tensor) for m in memories))
     return federation
 
 

@@ -285,13 +285,3 @@ def _imported(module: ModuleType) -> Iterator[ModuleType]:
         found = sys.modules.get(name) if isinstance(name, str) else None
         if found is not None:
             yield found
-
-
-__all__ = [
-    "Origin",
-    "check_code",
-    "check_origin",
-    "code_changed",
-    "origin_of",
-    "read_origin",
-]

@@ -20,6 +20,7 @@ from shoal.engines.api import Engine
 from shoal.engines.choose import make_engine
 from shoal.engines.client_round import ClientProgram
 from shoal.engines.loop import Loop
+from shoal.engines.workers.connect import Cluster
 from shoal.methods.method import Attributes
 from shoal.rounds.evaluate import as_trained, local_scores, scored, train_accuracy
 from shoal.rounds.orders import FROZEN, frozen_bytes, once_bytes
@@ -33,7 +34,7 @@ Observed = Callable[[Moment, RoundReport], Record]
 SHORT = 64  # numbers of a part's figure that a record carries
 
 
-class AbandonedError(Exception):
+class RoundFailedError(Exception):
     """A round stayed below quorum; its sentence is for the user.
 
     ``diverged`` if every upload that was turned away was not finite: the same run would end so
@@ -64,9 +65,8 @@ class Player:
     ) -> None:
         self.plan, self.settings, self.observed = plan, plan.settings, observed
         config = plan.config
-        self.engine = engine or make_engine(
-            config.engine, config.threads, config.workers, config.address
-        )
+        cluster = Cluster(**config.ray.model_dump(exclude={"gpus_per_worker"}))
+        self.engine = engine or make_engine(config.engine, config.threads, cluster)
         self.notes = notes_of(self.engine)
         # how long batches are padded is not known before members of a real federation are here
         self.notes.add(*(_notes_of_the_plan(plan) if observed is None else plan.notes))
@@ -112,7 +112,7 @@ class Player:
         if report.abandoned:
             infinite = [r.reason == NOT_FINITE for r in report.rejected]
             apart = bool(infinite) and all(infinite)
-            raise AbandonedError(_sentence(round, report, world), round, apart)
+            raise RoundFailedError(_sentence(round, report, world), round, apart)
         record = self._record(moment, report) | local
         clients = _with_accuracy(report.clients, record.pop("by_member", {}))
         self.federation.round = round + 1

@@ -21,7 +21,7 @@ from shoal.config.own_names import import_own
 from shoal.config.read import applied
 from shoal.config.version_0_1 import as_hashed_before
 from shoal.core import files
-from shoal.core.errors import UserError
+from shoal.core.errors import LostMachinesError, UserError
 from shoal.core.files import disk_is_full, dump_json, dump_yaml, write_bytes, write_text
 from shoal.core.old_names import spelled_as_0_1
 from shoal.core.types import ClientData
@@ -40,7 +40,7 @@ from shoal.runs.origin import (
     origin_of,
     read_origin,
 )
-from shoal.runs.player import AbandonedError, Player, Record
+from shoal.runs.player import Player, Record, RoundFailedError
 from shoal.runs.records import read_rounds
 from shoal.runs.stopping import BestModel, reached
 from shoal.runs.summary import summary
@@ -49,7 +49,7 @@ from shoal.worlds.members.ids import spread
 AUTO_SECONDS = 20.0  # between two checkpoints, when the config leaves it to us
 # Keys that say where and how a run is computed, not what: a run may be resumed with others.
 ELSEWHERE = (
-    "format", "engine", "engine_reason", "workers", "threads", "address", "device",
+    "format", "engine", "engine_reason", "threads", "ray", "workers", "address", "device",
     "until", "keep_best",
 )  # fmt: skip
 # Keys that say where files are; what is in them has a digest in origin.json or world.json.
@@ -86,7 +86,7 @@ class DurableRun:
         lengths = saved.lengths if saved else (0, 0)
         self.journal = Journal(where, lengths, names_of(self.plan.world))
         if saved is None:
-            player.federation.store.settle(where.checkpoint / checkpoint.MEMORIES)
+            player.federation.store.use_folder(where.checkpoint / checkpoint.MEMORIES)
         rounds, metric = player.federation.round, player.plan.config.keep_best
         self.best = None if metric is None else BestModel.kept(metric, where.best, rounds)
         # what a checkpoint would hold: replaced as a whole once a round is written down
@@ -134,7 +134,7 @@ class DurableRun:
         if where.finished and where.stopped is None and not more:
             raise UserError(f"{directory} is finished; there is nothing to resume")
         if (round := diverged.diverged(directory)) is not None:
-            raise AbandonedError(diverged.why(directory), round, True)
+            raise RoundFailedError(diverged.why(directory), round, True)
         if where.stopped is not None:  # it goes on, unless it is told when to stop again
             changes = ("until=null", *changes)
         with _telling_full_disk(where):
@@ -198,7 +198,7 @@ class DurableRun:
     def play(self, watch: Watcher | None = None, seconds: float = math.inf) -> None:
         """Play what is left, at most for so long. Whatever stops it, the directory can be resumed.
 
-        A run that has diverged is not played on: :class:`~shoal.runs.player.AbandonedError` says
+        A run that has diverged is not played on: :class:`~shoal.runs.player.RoundFailedError` says
         so.
         """
         try:
@@ -223,12 +223,18 @@ class DurableRun:
                 if self._due():
                     self._checkpoint()
             self._finish(None if self.player.done else stopped)
-        except AbandonedError as error:
+        except RoundFailedError as error:
             self._checkpoint()
             sentence = f"{error}; {self._advice(error)}"
             if error.diverged:
                 diverged.note(self.where.path, error.round, sentence)
-            raise AbandonedError(sentence, error.round, error.diverged) from None
+            raise RoundFailedError(sentence, error.round, error.diverged) from None
+        except LostMachinesError as error:
+            self._checkpoint()
+            raise UserError(
+                f"{error}; go on, also on another cluster (--set ray.address=...) or on this "
+                f"machine alone (--engine auto), with: shoal resume {self.where.path}"
+            ) from None
         except KeyboardInterrupt:
             self._checkpoint()
             raise
@@ -252,9 +258,9 @@ class DurableRun:
         said = f"{loss:.3g}, above guard.diverged ({most:g}) times the initial {first:.3g}"
         why = said if math.isfinite(loss) else "not finite"
         round = int(record["round"])
-        raise AbandonedError(f"round {round} ended with a loss that is {why}", round, True)
+        raise RoundFailedError(f"round {round} ended with a loss that is {why}", round, True)
 
-    def _advice(self, error: AbandonedError) -> str:
+    def _advice(self, error: RoundFailedError) -> str:
         if error.diverged:
             return "it has diverged and would again: try a smaller local.lr, or local.clip"
         return f"the run stops here, try again with: shoal resume {self.where.path}"
@@ -349,8 +355,8 @@ def _check_changes(written: Mapping[str, Any], changes: Sequence[str]) -> None:
     for change in changes:
         if config_hash(applied(written, [change])) != config_hash(applied(written, [])):
             raise UserError(
-                f"--set {change}: would make it another run; engine, workers, address, device and "
-                "the paths of files may change, so start a new run"
+                f"--set {change}: would make it another run; engine, threads, ray, device and the "
+                "paths of files may change, so start a new run"
             )
 
 
@@ -422,10 +428,3 @@ def write_model(player: Player, path: Path, federation: Federation | None = None
     """The global model(s) by parameter name, for ``load_state_dict`` of a plain module."""
     tensors = player.tensors(federation).items()
     write_bytes(path, save({name: t.cpu().contiguous() for name, t in tensors}))
-
-
-__all__ = [
-    "DurableRun",
-    "config_hash",
-    "write_model",
-]

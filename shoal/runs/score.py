@@ -60,7 +60,7 @@ def score(directory: Path, data: Path | None = None, best: bool = False) -> dict
 def _model(plan: RunPlan, file: Path) -> Model:
     """The global model in a file."""
     task = plan.settings.task
-    if not isinstance(task, ModuleTask) or plan.settings.method.only("init_bank") is not None:
+    if not isinstance(task, ModuleTask) or plan.settings.method.only("initial_models") is not None:
         raise UserError(f"method {plan.settings.method.name!r} keeps several models, or trains a "
                         "network of its own making; score them with its run")  # fmt: skip
     choice = plan.config.model.model_copy(update={"init": str(file)})

@@ -30,7 +30,7 @@ def summary(
 ) -> dict[str, Any]:
     """``summary.json``."""
     rules, method = plan.config.evaluate, plan.settings.method
-    detecting = any(part.fills("notice") for part in method.parts)
+    detecting = any(part.fills("detect") for part in method.parts)
     rule = Recovery(**rules.recovery.model_dump(), target=rules.target)
     found = figures(records, rule, window=rules.window, detecting=detecting)
     return {
@@ -119,13 +119,3 @@ def peak_memory_mb() -> float:
         return round(int(fields["VmHWM"].split()[0]) / 2**10, 1)
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return round(most / (2**20 if sys.platform == "darwin" else 2**10), 1)
-
-
-__all__ = [
-    "costs",
-    "figures",
-    "gradients_a_step",
-    "gradients_of_a_round",
-    "peak_memory_mb",
-    "summary",
-]

@@ -59,6 +59,15 @@ def load(rows=60):
     return (x[:40], y[:40]), (x[40:], y[40:])
 
 
+def numbers():
+    (x, y), _ = load()
+    return x, x @ torch.tensor([1.0, -2.0, 0.5])
+
+
+def far(outputs, targets, power=2):
+    return (outputs - targets).abs() ** power
+
+
 def spread(outputs, labels):
     return outputs.std()
 """
@@ -217,6 +226,18 @@ def test_a_module_of_import_registers_what_a_config_calls_by_its_own_name(
     )
 
 
+def test_data_and_a_loss_of_numbers(config: Path, tmp_path: Path) -> None:
+    change = {"data": "ourmods:numbers", "method": "fedavg", "evaluate": {"metrics": ["rmse"]}}
+    for power, run in ((2, "square"), (1, "other")):
+        loss = {"name": "ourmods:far", "power": power}
+        config.write_text(yaml.safe_dump({**CONFIG, **change, "loss": loss}))
+        assert call(["run", str(config), "-o", str(tmp_path / run)]) == 0
+    config.write_text(yaml.safe_dump({**CONFIG, **change, "loss": "mse"}))
+    assert call(["run", str(config), "-o", str(tmp_path / "mse")]) == 0
+    square, other, mse = (rounds(tmp_path / r)[-1]["loss"] for r in ("square", "other", "mse"))
+    assert square == pytest.approx(mse, rel=1e-5) and other != pytest.approx(mse, rel=1e-2)
+
+
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
@@ -228,7 +249,7 @@ def test_a_module_of_import_registers_what_a_config_calls_by_its_own_name(
         ({"model": "ourmods:Seen"}, "missing a required argument: 'deltas'"),
         ({"data": "ourmods:Net"}, "missing a required argument: 'classes'"),
         ({"data": {"name": "ourmods:load", "rows": 41.5}}, "data: 'ourmods:load' fails"),
-        ({"data": "ourmods:unit_update"}, "data: 'ourmods:unit_update' must make a tuple"),
+        ({"data": "ourmods:unit_update"}, "what 'ourmods:unit_update' makes is no data set"),
         ({"method": "ourmods:UnitUpdate"}, "'ourmods:UnitUpdate' must make a Method, and makes a "
          "UnitUpdate"),
         ({"method": {"ourmods:unit_update": {"size": 1}}}, "unexpected keyword argument 'size'"),

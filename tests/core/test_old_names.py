@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+import torch
 import yaml
+from torch import Tensor
 
 from shoal import catalog, run
 from shoal.cli import call
@@ -18,6 +21,8 @@ from shoal.core.errors import UserError
 from shoal.core.old_names import CLIENT_WEIGHTS, KEYS, ROWS, VALUES, WORLDS, renamed, spelled_as_0_1
 from shoal.data.dataset import load as load_dataset
 from shoal.methods.method import Method
+from shoal.methods.slots import Part, Stepped
+from shoal.methods.view import ServerView
 from shoal.papers.cells import cells_of, run_name
 from shoal.papers.recipe import load_recipe
 from shoal.reports.page_data import read_page
@@ -223,6 +228,26 @@ def test_a_method_of_ones_own_by_either_word() -> None:
     result = run(problem="quadratic", method=catalog.fedavg(), weights="uniform",
                  local={"rate": 0.1})  # fmt: skip
     assert result.plan.settings.uniform and result.plan.config.local.lr == 0.1
+
+
+def test_a_part_with_the_old_names_of_slots() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Half(Part):
+        serve: float = 0.5  # a setting is no slot
+        payload_once: ClassVar[str] = "stage"
+        eager_reason: ClassVar[str] = "it is old"
+
+        def anchor(self, view: ServerView, theta: Tensor) -> Stepped:
+            return Stepped(view.theta + self.serve * (theta - view.theta), view.state)
+
+    method = Method("half", (Half(),))
+    assert method.loop_only_reason == "it is old" and Half.payload_is_sent == "once_per_task"
+    assert method.fillers("after_server_step") and not method.fills("model_for")
+    spec = {"a": [1, 2], "b": [2, -1], "n": [1, 3], "w0": [1], "rounds": 2}
+    same: list[Any] = [method, {"fedavg": {"eta_g": 0.5}}, "fedavg"]
+    found = [run(problem=spec, method=m, engine="loop", local={"lr": 0.1}) for m in same]
+    half, server, whole = (next(iter(result.model.values())) for result in found)
+    assert torch.allclose(half, server) and not torch.allclose(half, whole)
 
 
 @pytest.mark.parametrize(

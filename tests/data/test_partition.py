@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from shoal.core.errors import UserError
-from shoal.data.heterogeneity import heterogeneity, label_histograms, wasserstein
 from shoal.data.partition import dirichlet, iid, pathological, shards
 from shoal.data.partition.dirichlet import log_dirichlet, move, raised_sizes
+from shoal.data.partition.heterogeneity import heterogeneity, label_histograms, wasserstein
 
 Labels = NDArray[np.int64]
 Parts = list[NDArray[np.int64]]

@@ -31,10 +31,10 @@ from tests.support import SmallWorld, play, settings_for, small_task
 class EveryModel(Part):
     """Two models; everybody trains both."""
 
-    def init_bank(self, view: ServerView, seed: int) -> tuple[Model, ...]:
+    def initial_models(self, view: ServerView, seed: int) -> tuple[Model, ...]:
         return (view.model, view.task.initial(seed + 1))
 
-    def route(self, view: ServerView) -> list[Job]:
+    def assign_models(self, view: ServerView) -> list[Job]:
         return [Job(client, k) for k in range(len(view.models)) for client in view.cohort]
 
 
@@ -94,7 +94,7 @@ def test_the_second_model_gets_its_teacher() -> None:
     world = Concepts(shifts={2: "domain"})
     settings = settings_for(method, world, small_task(world=world))
     federation, _, _ = play(settings, Loop(), 3)
-    teacher = next(i for i, p in enumerate(method.parts) if p.fills("member_end"))
+    teacher = next(i for i, p in enumerate(method.parts) if p.fills("client_session_end"))
     for k in range(2):
         for client in range(world.clients):
             kept = federation.store.get(client, k)
@@ -116,7 +116,7 @@ class CountsEnds(Part):
     def session_end(self, view: ServerView) -> tuple[Tree, Tree]:
         return view.state, ()
 
-    def member_end(self, view: View) -> Tree:
+    def client_session_end(self, view: View) -> Tree:
         return (view.memory[0] + 1.0,)
 
 

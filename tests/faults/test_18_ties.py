@@ -157,9 +157,9 @@ def _models_after(dtype: torch.dtype, worse: int) -> int:
     settings = quadratic_settings(method, world)
     model = Model(torch.zeros(2, dtype=dtype), torch.zeros(0))
     view = blank_view(settings, model, model.theta, world.at(0), 0.1)
-    view = replace(view, cohort=(0,), models=(model,), verbs=Reach())
-    models, state = part.regroup(replace(view, state=part.server_state(view), round=0))
-    models, _ = part.regroup(replace(view, state=state, models=models, round=1))
+    view = replace(view, cohort=(0,), models=(model,), calls=Reach())
+    models, state = part.update_models(replace(view, state=part.server_state(view), round=0))
+    models, _ = part.update_models(replace(view, state=state, models=models, round=1))
     return len(models)
 
 
@@ -215,7 +215,7 @@ def test_every_method_says_how_far_engines_agree() -> None:
     for name, said in entries.items():
         method = catalog.fedagg(epochs=2) if name == "fedagg" else catalog.METHODS[name]()
         assert said["float64"] == 1e-9 and said["float32"] == method.float32_gaps.sgd
-        refuses = any(part.displacement_memory for part in method.parts)
+        refuses = any(part.needs_plain_sgd for part in method.parts)
         assert said["float32_adam"] == (None if refuses else method.float32_gaps.adaptive)
     shown = CliRunner().invoke(app, ["methods", "flash"]).output
     assert "engines agree" in shown and "0.001 with local.optimizer adam or adamw" in shown

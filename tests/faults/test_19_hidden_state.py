@@ -33,7 +33,7 @@ class Collects(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class Remembers(Part):
-    def anchor(self, view: ServerView, theta: Tensor) -> Stepped:
+    def after_server_step(self, view: ServerView, theta: Tensor) -> Stepped:
         object.__setattr__(self, "last", theta)
         return Stepped(theta, ())
 
@@ -51,7 +51,7 @@ class Counts(Part):
 class Deep(Part):
     table: dict[str, list[float]] = field(default_factory=lambda: {"a": [0.0]}, compare=False)
 
-    def anchor(self, view: ServerView, theta: Tensor) -> Stepped:
+    def after_server_step(self, view: ServerView, theta: Tensor) -> Stepped:
         self.table["a"][0] += 1.0
         return Stepped(theta, ())
 
@@ -62,7 +62,7 @@ class Late(Part):
 
     seen: list[int] = field(default_factory=list, compare=False)
 
-    def anchor(self, view: ServerView, theta: Tensor) -> Stepped:
+    def after_server_step(self, view: ServerView, theta: Tensor) -> Stepped:
         if view.round == 2:
             self.seen.append(1)
         return Stepped(theta, ())

@@ -16,7 +16,7 @@ from torch import nn
 import shoal
 from shoal.cli import call
 from shoal.core.errors import UserError
-from shoal.engines.workers.shares import ShareJob, frame_of, order_from
+from shoal.engines.workers.travel import Held, Shelf, frame_of, order_from, packed
 from shoal.models.registry import model
 from shoal.rounds.orders import fewest_rows
 
@@ -150,6 +150,6 @@ def test_other_machines_are_told(tmp_path: Path) -> None:
     first = world.at(0)
     federation = Federation.fresh(settings, task.initial(0), first, 0.1)
     order = make_order(Round(federation, settings, first), 0, [Turn(0)])
-    same = lambda leaf: leaf  # noqa: E731
-    sent = order_from(ShareJob(0, frame_of(order, same), ()), settings.program, same)
+    shelf, held = Shelf(lambda leaf: leaf), Held(lambda leaf: leaf)
+    sent = order_from(frame_of(order, shelf), packed(order, shelf), settings.program, held)
     assert sent.last_batch == "merge"

@@ -46,7 +46,7 @@ from shoal.flower.server.sessions import LiveWorld
 from shoal.flower.wire import WireError
 from shoal.rounds.orders import make_order
 from shoal.rounds.state import Federation, Round
-from shoal.rounds.uploads import Accumulator, Guard
+from shoal.rounds.uploads import Guard, UploadSums
 
 EVIL, ROUNDS = 3, 3
 Twist = Callable[[bytes, bytes], tuple[bytes, bytes]]
@@ -577,7 +577,7 @@ class Heard:
         reasons = self.engine.screen.uploads(self.order, done)
         assert set(reasons) <= {EVIL}, reasons  # nobody else is blamed
         method, model = self.order.program.method, self.order.model
-        total = Accumulator(method, model.theta.numel(), model.stats.numel(), model.theta)
+        total = UploadSums(method, model.theta.numel(), model.stats.numel(), model.theta)
         kept = {client: frame for client, frame in done.items() if client not in reasons}
         found = self.engine._results(self.order, kept, 1)
         keep, norms, rejected = self.guard.screen(found, set(kept), model.theta.numel(), set())
@@ -683,7 +683,7 @@ def test_server_knows_every_methods_form() -> None:
             plan = what.plan(world)
         except UserError:  # not for this model
             continue
-        settings = replace(plan.settings, world=world, elsewhere=True)
+        settings = replace(plan.settings, world=world, clients_are_remote=True)
         moment = world.open(0, range(2), False)
         federation = Federation.fresh(settings, plan.initial, moment, settings.rates(moment)[0])
         order = make_order(Round(federation, settings, moment), 0, [Job(0), Job(1)])

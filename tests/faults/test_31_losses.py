@@ -78,7 +78,7 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
                            "unexpected keyword argument 'gamma'"),
     "nothing": ("classes", {"loss": f"{HERE}:nothing"}, "and returns None"),
     "no such name": ("classes", {"loss": f"{HERE}:no_such"}, "has no 'no_such'"),
-    "no such module": ("classes", {"loss": "no_such_module:f"}, "is neither installed"),
+    "no such module": ("classes", {"loss": "no_such_module:f"}, "not installed, nor in"),
     "NaN": ("nan", {"data": {**CLASSES, "target": "number"}}, "column 'y' of"),
     "an unknown class": ("unknown", {}, "class 7 in row 9, a test row, and in no training row"),
     "labels that are none": ("numbers", {"data": {**CLASSES, "target": "token"}},

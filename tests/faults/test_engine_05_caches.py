@@ -74,7 +74,7 @@ class PastModels(Part):
         }
         return Terms(extra=0.25 * (view.x - ways[self.how]()).square().sum())
 
-    def anchor(self, view: ServerView, theta: Tensor) -> Stepped:
+    def after_server_step(self, view: ServerView, theta: Tensor) -> Stepped:
         return Stepped(theta, torch.cat([view.state, theta.unsqueeze(0)]))
 
 

@@ -45,9 +45,9 @@ def gap(a: torch.Tensor, b: torch.Tensor) -> float:
 
 
 NAMES = [*catalog.METHODS, *COMPOSED]
-EAGER = [name for name in NAMES if method_named(name).eager_reason]
+EAGER = [name for name in NAMES if method_named(name).loop_only_reason]
 BOTH = [name for name in NAMES if name not in EAGER]
-WITHOUT_ADAM = [n for n in BOTH if any(p.displacement_memory for p in method_named(n).parts)]
+WITHOUT_ADAM = [n for n in BOTH if any(p.needs_plain_sgd for p in method_named(n).parts)]
 BITS = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["32", "64"])
 
 

@@ -19,7 +19,7 @@ from shoal.engines.stacked.engine import Stacked
 from shoal.engines.stacked.plan import Path, StackPlan
 from shoal.rounds.orders import make_order
 from shoal.rounds.state import Federation, Round
-from shoal.rounds.uploads import Accumulator
+from shoal.rounds.uploads import UploadSums
 
 DRAWS = 200
 METHODS = ("fedavg", "fedprox", "fedavgm", "fedadam", "fedacg")
@@ -78,7 +78,7 @@ def drawn(number: int) -> Order:
 
 
 def mean_of(engine: Stacked, order: Order) -> tuple[Tensor, list[float]]:
-    total = Accumulator(order.program.method, order.model.theta.numel(), 0, order.model.theta)
+    total = UploadSums(order.program.method, order.model.theta.numel(), 0, order.model.theta)
     for results in engine.train(order):
         keep = list(range(len(results.clients)))
         norms = results.norms or torch.linalg.vector_norm(results.delta, dim=1).tolist()  # type: ignore[arg-type]

@@ -43,6 +43,7 @@ def test_numbers_by_hand() -> None:
     outputs = torch.tensor([[0.0, 1.0], [3.0, 1.5], [4.0, 1.0]])
     # column 0: 1 - 1 / 8; column 1: 1 - 1 / 0.5
     assert r2(outputs, labels) == pytest.approx((7 / 8 - 1) / 2)
+    assert r2(outputs, torch.ones(3, 2)) == 0 and r2(labels, labels) == 1
     assert rmse(outputs, labels) == pytest.approx(sqrt(2 / 6))
     column = outputs[:, :1], labels[:, 0]  # a network gives a column for one number per row
     assert r2(*column) == pytest.approx(7 / 8)

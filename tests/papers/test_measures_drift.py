@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from shoal.papers.measures import RunFiles, measured
-from shoal.papers.measures.drift import in_means
+from shoal.papers.measures.changes import in_means
 from shoal.runs.directory import RunDir
 
 

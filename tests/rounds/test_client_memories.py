@@ -20,7 +20,7 @@ from shoal.config import from_mapping
 from shoal.core import machine
 from shoal.core.errors import UserError
 from shoal.core.types import Model
-from shoal.rounds.client_memories import ClientStore, Spilled
+from shoal.rounds.client_memories import ClientStore, OnDisk
 from shoal.rounds.state import Federation
 from shoal.runs import checkpoint
 from shoal.runs.run import DurableRun
@@ -117,7 +117,7 @@ def test_mostly_dead_files_are_written_anew(tmp_path: Path) -> None:
     gc.collect()
     live: dict[Path, int] = {}
     for _, entry in store.entries():
-        if isinstance(entry, Spilled):
+        if isinstance(entry, OnDisk):
             live[entry.file.path] = live.get(entry.file.path, 0) + entry.form.nbytes
     assert sorted(live) == sorted(tmp_path.iterdir())
     poor = [path for path, alive in live.items() if 2 * alive < 409]
@@ -136,7 +136,7 @@ def test_what_a_killed_run_left_is_not_read(tmp_path: Path) -> None:
 
 def test_a_temporary_folder_goes_with_its_store() -> None:
     store = filled(None)
-    folder = next(e.file.path.parent for _, e in store.entries() if isinstance(e, Spilled))
+    folder = next(e.file.path.parent for _, e in store.entries() if isinstance(e, OnDisk))
     assert folder.is_dir()
     del store
     gc.collect()

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from shoal.config import from_mapping
 from shoal.core.errors import UserError
-from shoal.core.states import freeze, thaw
+from shoal.core.states import decode_tree, encode_tree
 from shoal.core.types import Model
 from shoal.rounds.state import Federation
 from shoal.runs import checkpoint
@@ -67,12 +67,12 @@ def test_states_are_tuples_and_nothing_else() -> None:
         x: Tensor
 
     with pytest.raises(TypeError, match="not list"):
-        freeze([torch.zeros(1)], lambda t: "t")
+        encode_tree([torch.zeros(1)], lambda t: "t")
     with pytest.raises(UserError, match="NamedTuple"):
-        freeze(Hidden(torch.zeros(1)), lambda t: "t")
+        encode_tree(Hidden(torch.zeros(1)), lambda t: "t")
     for name in ("os:system", "builtins:tuple", "no.such.module:State"):
         with pytest.raises(ValueError, match="no NamedTuple"):
-            thaw({name: []}, lambda t: torch.zeros(1))
+            decode_tree({name: []}, lambda t: torch.zeros(1))
 
 
 def test_no_checkpoint_at_all(tmp_path: Path) -> None:

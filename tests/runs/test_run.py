@@ -26,7 +26,7 @@ from shoal.engines.loop import Loop
 from shoal.methods.method import Method
 from shoal.methods.slots import Part
 from shoal.methods.view import ServerView
-from shoal.runs.player import AbandonedError, Player
+from shoal.runs.player import Player, RoundFailedError
 from shoal.runs.run import DurableRun
 
 BY_HAND = {
@@ -142,7 +142,9 @@ def test_below_quorum_stops_cleanly(tmp_path: Path) -> None:
             if where.exists()
             else DurableRun.create(where, from_mapping(config))
         )
-        with pytest.raises(AbandonedError, match="round 0 was abandoned.*norm .* above the limit"):
+        with pytest.raises(
+            RoundFailedError, match="round 0 was abandoned.*norm .* above the limit"
+        ):
             run.play()
         assert rounds(where) == [] and not (where / "summary.json").exists()
 
@@ -227,10 +229,10 @@ def test_python_and_command_line_agree(tmp_path: Path) -> None:
 class Zero(Part):
     """Predicts with zero, for clients with one; keeps two models."""
 
-    def serve(self, view: ServerView, client: int | None, memory: Tree) -> Tensor:
+    def model_for(self, view: ServerView, client: int | None, memory: Tree) -> Tensor:
         return torch.zeros_like(view.theta) + (0.0 if client is None else 1.0)
 
-    def init_bank(self, view: ServerView, seed: int) -> tuple[Model, ...]:
+    def initial_models(self, view: ServerView, seed: int) -> tuple[Model, ...]:
         return view.model, Model(view.theta + 5.0, view.model.stats)
 
 

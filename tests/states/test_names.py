@@ -21,7 +21,7 @@ from shoal import catalog
 from shoal.config import from_mapping
 from shoal.core import states, tree
 from shoal.core.errors import UserError
-from shoal.core.states import OF_0_1, freeze, kind_of, name_of, registered, state, thaw
+from shoal.core.states import OF_0_1, decode_tree, encode_tree, kind_of, name_of, registered, state
 from shoal.core.tree import Tree
 from shoal.core.types import Model
 from shoal.engines.api import Order, Results
@@ -91,7 +91,7 @@ class Storing(Loop):
         self.types, self.seen = wire.state_types(method), set[str]()
 
     def again(self, value: Tree) -> None:
-        for name in _names(freeze(value, lambda leaf: "")):
+        for name in _names(encode_tree(value, lambda leaf: "")):
             self.seen.add(name)
         back = wire.decode(wire.encode("k", {}, {"t": value}), LIMIT, self.types).trees["t"]
         same(value, back)
@@ -103,7 +103,7 @@ class Storing(Loop):
             yield results
 
     def ask(self, order: Order, question: Callable[..., Tree], payload: Tree) -> list[Tree]:
-        answers = list(super().ask(order, question, payload))
+        answers = list(super().before_training(order, question, payload))
         for value in (payload, *answers):
             if all(isinstance(leaf, Tensor) for leaf in tree.leaves(value)):
                 self.again(value)
@@ -121,7 +121,7 @@ def _names(frozen: Any) -> Iterator[str]:
 def same(one: Tree, other: Tree) -> None:
     leaves = zip(tree.leaves(one), tree.leaves(other), strict=True)
     assert all(a.dtype == b.dtype and torch.equal(a, b) for a, b in leaves)
-    assert freeze(one, lambda leaf: "", repr) == freeze(other, lambda leaf: "", repr)
+    assert encode_tree(one, lambda leaf: "", repr) == encode_tree(other, lambda leaf: "", repr)
 
 
 @pytest.mark.parametrize("name", sorted(catalog.METHODS))
@@ -178,7 +178,7 @@ def test_inside_the_package_it_is_refused_when_it_is_written(tmp_path: Path) -> 
     module.New = new  # type: ignore[attr-defined]
     try:
         with pytest.raises(UserError, match="loss_terms:New cannot be stored without a name"):
-            freeze(new(torch.zeros(1)), lambda leaf: "t")
+            encode_tree(new(torch.zeros(1)), lambda leaf: "t")
         with pytest.raises(wire.WireError, match="without a name"):
             wire.encode("k", {}, {"t": new(torch.zeros(1))})
         made = Federation(*_models(), [(new(torch.zeros(1)),)])
@@ -229,11 +229,11 @@ def test_one_that_nobody_could_find_again_needs_a_name() -> None:
         x: Tensor
 
     with pytest.raises(UserError, match="at the top of its module, or have a name"):
-        freeze(Hidden(torch.zeros(1)), lambda leaf: "t")
+        encode_tree(Hidden(torch.zeros(1)), lambda leaf: "t")
     state("tests.hidden")(Hidden)
-    frozen = freeze(Hidden(torch.zeros(1)), lambda leaf: "t")
+    frozen = encode_tree(Hidden(torch.zeros(1)), lambda leaf: "t")
     assert frozen == {"tests.hidden": ["t"]}
-    assert isinstance(thaw(frozen, lambda name: torch.zeros(1)), Hidden)
+    assert isinstance(decode_tree(frozen, lambda name: torch.zeros(1)), Hidden)
 
 
 # ---- version 0.1's -------------------------------------------------------------------------------
@@ -247,6 +247,6 @@ def test_a_tree_of_0_1(old: str) -> None:
     kind = registered()[OF_0_1[old]]
     fields = FROZEN[OF_0_1[old]]
     frozen = {old: [[f"t{i}"] for i in range(len(fields))]}
-    got = thaw(frozen, lambda name: torch.tensor(int(name[1:])))
+    got = decode_tree(frozen, lambda name: torch.tensor(int(name[1:])))
     assert type(got) is kind
     assert [int(getattr(got, field)[0]) for field in fields] == list(range(len(fields)))

@@ -84,13 +84,15 @@ class LayerDraws(TorchFunctionMode):
     """One pass of a network over so many ``rows`` under a key (0-d, whole numbers).
 
     ``calls`` counts its draws. The rows of a drawn tensor are along the first axis that is as long
-    as there are rows (a sequence may have time first), else along the first.
+    as there are rows (a sequence may have time first), else along the first; ``by_row`` says
+    whether it was the first and as long every time, as of most networks: then what a row is given
+    does not depend on how long a batch is.
     """
 
-    def __init__(self, key: Tensor, rows: int = 1) -> None:
+    def __init__(self, key: Tensor, rows: int = 1, first: int = 0) -> None:
         super().__init__()
         self._key, self._rows = key, rows
-        self.calls = 0
+        self.calls, self.by_row = first, True
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
@@ -134,6 +136,7 @@ class LayerDraws(TorchFunctionMode):
 
     def _placed(self, shape: Shape) -> tuple[int, int, int]:
         """The axis of rows, how many they are, and numbers in each."""
+        self.by_row &= len(shape) > 0 and shape[0] == self._rows
         axis = list(shape).index(self._rows) if self._rows in shape else 0
         rows = shape[axis] if len(shape) else 1
         return axis, rows, math.prod(shape) // max(rows, 1)

@@ -76,6 +76,7 @@ class Habits(NamedTuple):
 
     lone_layer: str | None  # a normalisation that a batch of a single row leaves without variance
     draws: bool  # random numbers, in training
+    by_row: bool  # what a row is given does not depend on how long a batch is
 
 
 def watched(
@@ -86,7 +87,7 @@ def watched(
     x = (x[[0, min(1, len(x) - 1)]] if len(x) else x.new_zeros(ROWS, *x.shape[1:])).cpu()
     found: list[str] = []
     module = module.cpu()
-    rests, draws = resting(module), LayerDraws(torch.tensor(0))
+    rests, draws = resting(module), LayerDraws(torch.tensor(0), ROWS)
     set_modes(module, True, rests)
     whole = {n: b.clone() for n, b in module.named_buffers() if not b.is_floating_point()}
     with ExitStack() as stack:
@@ -98,7 +99,7 @@ def watched(
     _check_result(result, outputs)
     _check_counters(module, whole)
     if draws.calls:
-        again = LayerDraws(torch.tensor(0))
+        again = LayerDraws(torch.tensor(0), ROWS)
         with _computing(module.eval(), x, inputs) as (compute, where), _Watch(where, []), again:
             compute()
         if again.calls:
@@ -107,7 +108,7 @@ def watched(
                 "depend on chance; let it draw where self.training is true only, as in "
                 "dropout(x, p, self.training)"
             )
-    return Habits(found[0] if found else None, draws.calls > 0)
+    return Habits(found[0] if found else None, draws.calls > 0, draws.by_row)
 
 
 @contextmanager

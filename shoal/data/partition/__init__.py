@@ -3,6 +3,7 @@
 - basic       iid, columns, and the checks that all share
 - dirichlet   label skew from a Dirichlet distribution
 - label_sets  whole label sets, fixed classes, shards
+- heterogeneity  how unequal a partition is
 
 Every partitioner is ``(labels, clients, *, rng, ...) -> list of row indices, one array a client``;
 the indices of a client are sorted. The same generator state gives the same partition. By a column

@@ -98,9 +98,9 @@ def files(
     leave_out: columns that are no inputs.
     missing: texts of a CSV file that stand for no value, such as ``?``. A number that is missing
         is the mean of its column, any other value a category of its own.
-    calendar: the column of a dated world (``world.column``), which is no input by itself.
     scale_y: whether numbers to be learnt are brought to mean 0 and deviation 1 for the network;
         predictions and metrics stay as answers are written. Left out: as inputs are normalised.
+    calendar: the column of a dated world (``world.column``), which is no input by itself.
     """
     where = Path(path).expanduser()
     if not where.exists():
@@ -206,11 +206,12 @@ def of_table(
     found = Dataset(
         "files", pools[0], pools[1], classes, tuple(pools[0].x.shape[1:]),
         vocabulary=vocabulary, words=made.words, notes=tuple(notes), target=learnt.target,
+        columns=made.prepared, class_names=tuple(map(str, learnt.names)),
     )  # fmt: skip
-    if came is not None and calendar is not None:
-        found = found._replace(times=TimeColumn.cut(calendar, came, held, table.where))
     if _scales_y(learnt, kind, rules, made):
         found = found._replace(unit=_unit(pools[0].y))
+    if came is not None and calendar is not None:
+        found = found._replace(times=TimeColumn.cut(calendar, came, held, table.where))
     return found if client is None or owner is None else _owned(found, owner, client, held, table)
 
 

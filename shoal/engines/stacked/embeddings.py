@@ -2,11 +2,11 @@
 
 Its table is gathered from the model, its token numbers are renumbered, it trains the smaller
 network, and its delta is added to the sum row by row. Exact where a coordinate without a gradient
-stays as it was received (``Part.stays_put``): no weight decay, no pull towards anything but the
-model received. And exact where samples are nothing but row numbers of one table, which the network
-is watched for: once, on two rows, before a program's first order. Number 0 stays number 0, since
-it is what texts are padded with: a network may leave it out of sums (``x != 0``), or give it no
-gradient (``padding_idx=0``).
+stays as it was received (``Part.leaves_zero_gradients_alone``): no weight decay, no pull towards
+anything but the model received. And exact where samples are nothing but row numbers of one table,
+which the network is watched for: once, on two rows, before a program's first order. Number 0 stays
+number 0, since it is what texts are padded with: a network may leave it out of sums (``x != 0``),
+or give it no gradient (``padding_idx=0``).
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def compact_of(order: Order) -> tuple[Compact | None, str]:
     if not name or rows * width < WORTH:
         return None, ""
     for part in (*program.method.parts, program.local_optimizer):
-        if not part.stays_put:
+        if not part.leaves_zero_gradients_alone:
             why = f"{part.describe()} moves rows that no sample looks up"
             return None, f"the whole of {name} is trained by every client: {why}"
     return Compact(program, name, EmbeddingSpan(task.layout.slices[name].start, rows, width)), ""
@@ -203,9 +203,14 @@ def _block(table: Any, theta: Node) -> Node | None:
     return table if cut and table.args[0].args[0] is theta else None
 
 
+def at_once(order: Order) -> int:
+    """Consecutive members whose tables are cut at one time, and to one size."""
+    return max(4, AT_ONCE // order.model.theta.numel())
+
+
 def _parts(order: Order) -> Iterator[Order]:
     """Consecutive members, few enough that copies of the model for all of them are no burden."""
-    size = max(4, AT_ONCE // order.model.theta.numel())
+    size = at_once(order)
     for first in range(0, len(order.members), size):
         yield replace(order, members=order.members[first : first + size])
 

@@ -58,12 +58,24 @@ class Stacked:
         self._pool: ThreadPoolExecutor | None = None
 
     def train(self, order: Order) -> Iterator[Results]:
+        compact = self.compact(order)
+        return compact.train(order, self._train) if compact else self._train([order])
+
+    def compact(self, order: Order) -> Compact | None:
+        """How a table of the network is trained by the row, if it is."""
         known = self._known(order.program)
         if not known.looked:
             known.looked, (known.compact, why) = True, compact_of(order)
             self.notes.add(*[why] if why else [])
-        compact = known.compact
-        return compact.train(order, self._train) if compact else self._train([order])
+        return known.compact
+
+    def branch(
+        self, order: Order, plan: StackPlan, height: int
+    ) -> tuple[list[Results], Sums | None]:
+        """The chunks of one branch of a larger order, so many levels above them, and their sum:
+        ``plan`` is the larger order's, its spans cut to these members."""
+        work = self._planned(order, plan, SumTree(len(plan.spans), lends=height == 0))
+        return list(self._run([work])), work.sums.total
 
     def plan(self, order: Order) -> StackPlan:
         """How an order will be run."""
@@ -80,7 +92,9 @@ class Stacked:
 
     def _train(self, orders: Sequence[Order]) -> Iterator[Results]:
         """The results of some orders of one program, chunk by chunk, in their order."""
-        works = [self._planned(order) for order in orders]
+        return self._run([self._planned(order) for order in orders])
+
+    def _run(self, works: Sequence[_Work]) -> Iterator[Results]:
         tasks = [(work, number) for work in works for number in range(len(work.plan.spans))]
         alone = len(tasks) == 1 or self.threads == 1
         found = (work.run(number) for work, number in tasks) if alone else self._shared(tasks)
@@ -88,12 +102,15 @@ class Stacked:
             last = number == len(work.plan.spans) - 1
             yield results._replace(sums=work.sums.total) if last else results
 
-    def _planned(self, order: Order) -> _Work:
+    def _planned(
+        self, order: Order, plan: StackPlan | None = None, sums: SumTree | None = None
+    ) -> _Work:
         order = in_one_pool(order)
-        plan = self.plan(order)
+        plan = plan or self.plan(order)
         self.notes.detail(*plan.why)
         compiled = self._known(order.program).compiled(plan.stacked)
-        return _Work(order, plan, compiled, self._one_by_one, self.notes)
+        sums = sums or SumTree(len(plan.spans))
+        return _Work(order, plan, sums, compiled, self._one_by_one, self.notes)
 
     def _shared(self, tasks: Sequence[tuple[_Work, int]]) -> Iterator[Results]:
         """Results in the order of the tasks, computed by several threads."""
@@ -110,8 +127,7 @@ class Stacked:
                 future.cancel()
 
     def ask(self, order: Order, question: Callable[..., Tree], payload: Tree) -> list[Tree]:
-        asker = self._known(order.program).asker
-        walk = asker.walk(order, question, payload)
+        asker, walk = self._known(order.program).asker, self.walk(order, question, payload)
         if walk is not None:
             return [
                 tree.row(results.payloads[0], row)
@@ -123,6 +139,10 @@ class Stacked:
         except Untraceable as error:  # the loop's own steps do as well
             self.notes.add(f"{error}; questions are put to clients one by one")
             return Loop().ask(order, question, payload)
+
+    def walk(self, order: Order, question: Callable[..., Tree], payload: Tree) -> Order | None:
+        """The order whose uploads are the answers; None if the question is no training."""
+        return self._known(order.program).asker.walk(order, question, payload)
 
     def close(self) -> None:
         if self._pool is not None:
@@ -172,11 +192,12 @@ class _Work:
         self,
         order: Order,
         plan: StackPlan,
+        sums: SumTree,
         compiled: Compiled,
         one_by_one: Callable[[ClientProgram, Chunk, str], Results],
         notes: Notes,
     ) -> None:
-        self.order, self.plan, self.sums = order, plan, SumTree(len(plan.spans))
+        self.order, self.plan, self.sums = order, plan, sums
         self._compiled, self._one_by_one, self._notes = compiled, one_by_one, notes
         self._whole = Chunk.of(order, order.members) if plan.whole else None
 

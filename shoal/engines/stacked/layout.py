@@ -361,7 +361,7 @@ class Chunk:
         if not order.pad or (own > 1 and real_lengths(order)):
             return own, False
         length = padded_rows(order, rows, step)
-        if len(self.members) == 1 and not (order.program.noisy or order.program.draws):
+        if len(self.members) == 1 and not (order.program.noisy or order.program.draws_by_length):
             length = min(length, short_rows(own, length))
         return length, True
 

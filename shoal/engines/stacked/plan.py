@@ -192,7 +192,7 @@ def plan_for(order: Order, matches: Matches, cache_bytes: int = CACHE_BYTES) -> 
 
 def step_work(order: Order) -> int:
     """Multiply-adds of one client's step, about."""
-    rows = order.batch or max(len(m.train) for m in order.members)
+    rows = order.batch or order.longest or max(len(m.train) for m in order.members)
     return max(1, rows) * _row_work(order)
 
 
@@ -202,10 +202,11 @@ def real_lengths(order: Order) -> bool:
     Statistics of a batch over its real rows alone cost many passes over every activation, and rows
     of padding cost what real ones do. So a network that normalises over the batch has a step for
     every length: compiled where that is quick and there are few, else played (``plays``). Noise is
-    drawn for padded batches, and so is what layers draw.
+    drawn for padded batches, and so is what layers draw where that depends on a batch's length.
     """
     program, task = order.program, order.program.task
-    if order.pad == 0 or program.noisy or program.draws or not getattr(task, "normalises", False):
+    fixed = program.noisy or program.draws_by_length
+    if order.pad == 0 or fixed or not getattr(task, "normalises", False):
         return False
     if task.stackable and step_work(order) < NORMALISED_STEP:  # company is worth more
         return False

@@ -1,6 +1,10 @@
-"""What goes to other processes and machines.
+"""Workers on a Ray cluster.
 
-- shares  an order cut into shares, described in plain values
-- work    shares go out to whoever is free; what a worker does with one and sends back
-- ray     actors on a Ray cluster
+- shares    an order cut into shares, which are branches of the tree of sums
+- travel    orders and results on their way: columns of arrays, and what goes along once
+- work      what a worker does with a share and sends back
+- dispatch  who does which share; deaths and stragglers
+- crew      actors: placed, watched, replaced, let go
+- connect   where the cluster is, and a sentence when nobody answers
+- ray       the engine
 """

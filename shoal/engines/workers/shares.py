@@ -1,62 +1,136 @@
 """An order cut into shares, each the work of one worker at a time.
 
-The cuts follow from the order alone, never from the number of workers: a share is trained as a
-stack, and a stack's size may change the last bit.
+Where clients are stacked, the plan and its chunks are those of one machine, and a share is a branch
+of the tree along which chunks are added up (:class:`~shoal.engines.api.SumTree`). So bits follow
+from the order alone, never from the number of workers; those only say how small shares are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-import torch
-from torch import Tensor
-
-from shoal.core import tree
 from shoal.core.tree import Tree
-from shoal.core.types import ClientData, Pool
-from shoal.engines.api import Member, Order
+from shoal.engines.api import FAN, Member, Order
 from shoal.engines.client_round import ClientProgram
+from shoal.engines.stacked.plan import StackPlan
 
-WORTH = 20_000_000  # multiply-adds below which a message costs more than it saves
-CACHE_BYTES = 4 * 2**20  # of the models of a stack
-SHARED_WEIGHTS = 64  # a convolution uses a weight about so often for one sample
-
-
-def work_of(order: Order, member: Member) -> int:
-    """About how many multiply-adds a member's round takes."""
-    rows = len(member.train) * order.epochs
-    if member.steps is not None:
-        rows = min(rows, member.steps * (order.batch or len(member.train)))
-    reuse = 1 if order.program.task.stackable else SHARED_WEIGHTS
-    return max(1, rows) * order.model.theta.numel() * reuse
+MODELS = 4  # sums that a worker sends back in a round, at most on average
+NEAR = 1.05  # of the shortest possible round: shares need not be smaller
+ROW_BYTES = 2**26  # of single changes that one share may send back
 
 
-def shares_of(order: Order) -> list[tuple[Member, ...]]:
-    """Consecutive members: enough shares to balance workers, each worth a message."""
-    members = order.members
-    if not members:
-        return []
-    mean = max(1, sum(work_of(order, m) for m in members) // len(members))
-    size = -(-WORTH // mean)
-    if order.program.task.stackable and not order.program.method.eager_reason:
-        theta = order.model.theta
-        cached = max(1, CACHE_BYTES // (theta.numel() * theta.element_size()))
-        size = max(size, min(cached, -(-len(members) // 8)))
-    count = -(-len(members) // size)
-    if count > 1:  # a multiple of four comes out even on the usual numbers of workers
-        count = min(len(members), 4 * -(-count // 4))
-    cuts = [len(members) * i // count for i in range(count + 1)]
-    return [members[i:j] for i, j in zip(cuts, cuts[1:], strict=False)]
+class Share(NamedTuple):
+    """Members ``begin..end`` of an order. With a plan they are a branch of the order's tree, so
+    many levels above the chunks; without one the worker plans, or trains them one by one."""
+
+    begin: int
+    end: int
+    plan: StackPlan | None = None
+    height: int = 0
+    place: int = 0
 
 
-Out = Callable[[Tensor], object]
-Back = Callable[[Any], Any]
-Samples = Callable[[Tensor, Tensor | None], object]  # these rows (None: all) of a pool travel
+def shares_of(order: Order, plan: StackPlan | None, workers: int, group: int = 1) -> list[Share]:
+    """Shares of nearly equal work for so many workers. Without a plan, groups of ``group``
+    consecutive members stay together."""
+    if plan is None:
+        groups = -(-len(order.members) // group)
+        count = min(groups, MODELS * workers)
+        cuts = [min(len(order.members), group * (groups * i // count)) for i in range(count)]
+        return [Share(*ends) for ends in zip(cuts, [*cuts[1:], len(order.members)], strict=True)]
+    costs = [_cost(order, order.members[begin:end]) for begin, end in plan.spans]
+    theta, most = order.model.theta, len(order.members)
+    if not order.summed:
+        most = max(1, ROW_BYTES // (theta.numel() * theta.element_size()))
+    largest = max(1, most * len(costs) // len(order.members))
+    return [_share(plan, *branch) for branch in branches(costs, workers, largest)]
 
-_ORDER = tuple(f.name for f in fields(Order) if f.name not in ("program", "members"))
-_MEMBER = tuple(f.name for f in fields(Member) if f.name not in ("train", "validation"))
+
+def branches(
+    costs: Sequence[int], workers: int, largest: int | None = None
+) -> list[tuple[int, int]]:
+    """Height and place of the branches that workers take one after the other, the left one first:
+    as few as make the round about as short as it can be, of at most ``largest`` chunks each.
+
+    >>> branches([1] * 64, 2), branches([1] * 10, 2)
+    ([(2, 0), (2, 1), (2, 2), (2, 3)], [(1, 0), (0, 4), (0, 5), (0, 6), (0, 7), (0, 8), (0, 9)])
+    >>> branches([1] * 64, 1), branches([5, 1, 1], 2)
+    ([(3, 0)], [(0, 0), (0, 1), (0, 2)])
+    """
+    chunks, height = len(costs), 0
+    while FAN**height < chunks:
+        height += 1
+    found = [(height, 0)]
+    ideal = max(sum(costs) / workers, max(costs))
+
+    def cost(branch: tuple[int, int]) -> int:
+        begin, end = _chunks(branch, chunks)
+        return sum(costs[begin:end])
+
+    def size(branch: tuple[int, int]) -> int:
+        begin, end = _chunks(branch, chunks)
+        return end - begin
+
+    best, shortest = found, _length(map(cost, found), workers)
+    while True:
+        wide = [b for b in found if size(b) > (largest or chunks) and b[0]]
+        if shortest <= NEAR * ideal and not wide:
+            return best
+        spare = MODELS * workers - len(found) + 1
+        fit = wide or [b for b in found if b[0] and len(_children(b, chunks)) <= spare]
+        if not fit:
+            return best
+        split = max(fit, key=lambda b: (cost(b), b[1]))
+        at = found.index(split)
+        found = [*found[:at], *_children(split, chunks), *found[at + 1 :]]
+        length = _length(map(cost, found), workers)
+        if wide or length < shortest:
+            best, shortest = found, length
+
+
+def _chunks(branch: tuple[int, int], chunks: int) -> tuple[int, int]:
+    height, place = branch
+    return place * FAN**height, min(chunks, (place + 1) * FAN**height)
+
+
+def _children(branch: tuple[int, int], chunks: int) -> list[tuple[int, int]]:
+    (height, place), (_, end) = branch, _chunks(branch, chunks)
+    below = FAN ** (height - 1)
+    return [(height - 1, p) for p in range(FAN * place, FAN * (place + 1)) if p * below < end]
+
+
+def _length(costs: Iterator[int], workers: int) -> int:
+    """When the last is done if everybody takes the next one as soon as he is free."""
+    free = [0] * workers
+    for cost in costs:
+        heapq.heapreplace(free, free[0] + cost)
+    return max(free)
+
+
+def _cost(order: Order, members: Sequence[Member]) -> int:
+    """About how many rows these members train on."""
+    rows = sum([len(m.train) for m in members])
+    caps = [m.steps for m in members if m.steps is not None]
+    if order.batch is None or len(caps) < len(members):
+        return rows * order.epochs
+    return min(rows * order.epochs, sum(caps) * order.batch)
+
+
+def _share(plan: StackPlan, height: int, place: int) -> Share:
+    spans = plan.spans[slice(*_chunks((height, place), len(plan.spans)))]
+    begin, end = spans[0][0], spans[-1][1]
+    cut = plan._replace(spans=tuple((b - begin, e - begin) for b, e in spans), why=())
+    return Share(begin, end, cut, height, place)
+
+
+def part_of(order: Order, share: Share) -> Order:
+    """The share as an order of its own, which remembers what follows from the whole."""
+    planned = share.plan is not None and order.batch is None
+    longest = max([len(m.train) for m in order.members]) if planned else 0
+    return replace(order, members=order.members[share.begin : share.end], longest=longest)
 
 
 @dataclass(frozen=True)
@@ -72,16 +146,6 @@ class Question:
         return asked
 
 
-@dataclass(frozen=True)
-class ShareJob:
-    """One share: train these members, or put a question to them."""
-
-    program: int
-    frame: Tree  # the order without its program and members
-    members: Tree
-    question: Question | None = None
-
-
 def question_of(
     program: ClientProgram, asked: Callable[..., Tree], payload: Tree
 ) -> Question | None:
@@ -91,69 +155,8 @@ def question_of(
     return Question(places[0], asked.__name__, payload) if places else None
 
 
-def travelling(out: Out, value: Tree) -> Tree:
-    """The tree with ``out`` of its tensors; everything else stays."""
-
-    def swapped(leaf: Any) -> Any:
-        return out(leaf) if isinstance(leaf, Tensor) else leaf
-
-    return tree.apply(swapped, value)
-
-
-def frame_of(order: Order, out: Out) -> Tree:
-    return travelling(out, tuple(getattr(order, name) for name in _ORDER))
-
-
-def members_of(order: Order, members: Sequence[Member], samples: Samples, out: Out) -> Tree:
-    """The members' data and memories. A pool travels as far as it is used."""
-    whole = bool(order.program.method.eager_reason)  # such methods may remember rows of the pool
-    packed: dict[int, object] = {}  # a whole pool travels once
-
-    def data(given: ClientData | None) -> Tree:
-        if given is None:
-            return None
-        pool, rows = given.pool.x, given.rows if whole else None
-        if whole and id(pool) not in packed:
-            packed[id(pool)] = samples(pool, None)
-        x = packed[id(pool)] if whole else samples(pool, given.rows)
-        return (x, given.count, *travelling(out, (rows, given.labels, given.weight)))
-
-    return tuple(
-        (
-            travelling(out, tuple(getattr(m, name) for name in _MEMBER)),
-            data(m.train),
-            data(m.validation),
-        )
-        for m in members
-    )
-
-
-def order_from(job: ShareJob, program: ClientProgram, back: Back) -> Order:
-    """The share as an order of its own."""
-    values = dict(zip(_ORDER, tree.apply(back, job.frame), strict=True))
-    members = tuple(_member(described, back) for described in job.members)
-    return Order(program=program, members=members, **values)
-
-
 def named_clients(members: Sequence[Member]) -> str:
     """Whose share it is, for a message."""
     names = [str(m.client) for m in members]
     shown = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
     return f"client {shown}" if len(names) == 1 else f"clients {shown}"
-
-
-def _member(described: Tree, back: Back) -> Member:
-    own, train, validation = described
-    values = dict(zip(_MEMBER, tree.apply(back, own), strict=True))
-    data = _data(train, back)
-    assert data is not None
-    return Member(train=data, validation=_data(validation, back), **values)
-
-
-def _data(described: Tree, back: Back) -> ClientData | None:
-    if described is None:
-        return None
-    x, count, rows, labels, weight = tree.apply(back, described)
-    if rows is None:
-        rows = torch.arange(x.shape[0])
-    return ClientData(Pool(x, labels), rows, labels, count, weight)

@@ -35,23 +35,38 @@ def refused_keys(log: str) -> list[str]:
     return [fingerprint(key.replace("\\n", "\n").encode()) for key in LINE.findall(log)]
 
 
-class RefusedNodes:
-    """Says who was refused, once a key, as the log grows."""
+class GrowingFile:
+    """The whole lines that are added to a file from now on, also if it is cut back meanwhile."""
 
-    def __init__(self, log: Path, say: Callable[[str], None]) -> None:
-        self.log, self.say = log, say
-        self._read = log.stat().st_size if log.exists() else 0
-        self._told: set[str] = set()
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._read = self._size()
 
-    def more(self) -> None:
-        if not self.log.exists() or self.log.stat().st_size == self._read:
-            return
-        with self.log.open("rb") as file:
+    def _size(self) -> int:
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    def new(self) -> bytes:
+        size = self._size()
+        self._read = min(self._read, size)
+        if self._read == size:
+            return b""
+        with self.path.open("rb") as file:
             file.seek(self._read)
             content = file.read()
         whole = content[: content.rfind(b"\n") + 1]
         self._read += len(whole)
-        for key in refused_keys(whole.decode(errors="replace")):
+        return whole
+
+
+class RefusedNodes:
+    """Says who was refused, once a key, as the log grows."""
+
+    def __init__(self, log: Path, say: Callable[[str], None]) -> None:
+        self.log, self.say = GrowingFile(log), say
+        self._told: set[str] = set()
+
+    def more(self) -> None:
+        for key in refused_keys(self.log.new().decode(errors="replace")):
             if key not in self._told:
                 self._told.add(key)
                 self.say(f"the SuperLink refused a node whose key {key} is not registered")
@@ -156,29 +171,14 @@ class EventFollower:
     """New lines of the run's log of events and of its rounds."""
 
     def __init__(self, run: Path, say: Say) -> None:
-        self.run, self.say = run, say
-        self._seen = {name: self._size(name) for name in ("events.jsonl", "rounds.jsonl")}
-
-    def _size(self, name: str) -> int:
-        path = self.run / name
-        return path.stat().st_size if path.exists() else 0
+        self.say = say
+        told = {"events.jsonl": _event, "rounds.jsonl": round_line}
+        self._files = [(GrowingFile(run / name), line) for name, line in told.items()]
 
     def more(self) -> None:
-        for name, told in (("events.jsonl", _event), ("rounds.jsonl", round_line)):
-            for line in self._lines(name):
-                self.say(told(line))
-
-    def _lines(self, name: str) -> list[dict[str, Any]]:
-        if self._size(name) < self._seen[name]:
-            self._seen[name] = self._size(name)  # cut back by a server that was resumed
-        if self._size(name) == self._seen[name]:
-            return []
-        with (self.run / name).open("rb") as file:
-            file.seek(self._seen[name])
-            content = file.read()
-        whole = content[: content.rfind(b"\n") + 1]
-        self._seen[name] += len(whole)
-        return [json.loads(line) for line in whole.splitlines()]
+        for file, told in self._files:
+            for line in file.new().splitlines():
+                self.say(told(json.loads(line)))
 
 
 def _event(line: dict[str, Any]) -> str:

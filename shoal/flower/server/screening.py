@@ -23,7 +23,7 @@ from torch import Tensor
 
 from shoal.core import tree
 from shoal.core.errors import shown
-from shoal.core.states import freeze
+from shoal.core.states import encode_tree
 from shoal.core.tree import Tree
 from shoal.core.types import ClientData, Pool, Reduction
 from shoal.engines import api
@@ -318,7 +318,7 @@ def length(leaves: Iterable[Tensor]) -> float:
 
 def form(tree_: Tree) -> str:
     """Structure, types and shapes of a tree."""
-    return str(freeze(tree_, lambda leaf: f"{leaf.dtype}{tuple(leaf.shape)}"))
+    return str(encode_tree(tree_, lambda leaf: f"{leaf.dtype}{tuple(leaf.shape)}"))
 
 
 def odd(forms: dict[int, str]) -> set[int]:

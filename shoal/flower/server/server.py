@@ -32,7 +32,7 @@ from shoal.rounds.orders import make_order
 from shoal.rounds.play import RoundReport
 from shoal.rounds.state import Federation, Round, Settings
 from shoal.runs import checkpoint
-from shoal.runs.player import AbandonedError, Player, Record
+from shoal.runs.player import Player, Record, RoundFailedError
 
 MAX_FAILED_ATTEMPTS = 20  # attempts at one round, with members here, before the server gives up
 REMIND_SECONDS = 60.0  # seconds between two lines that say we wait
@@ -76,7 +76,7 @@ class Server:
             bound=lambda results: screen.sizes(method.parts, results),
             tell=lambda gone: self.log.refused(gone.client, gone.reason, self.federation.round),
         )
-        settings = replace(plan.settings, guard=guard, elsewhere=True)
+        settings = replace(plan.settings, guard=guard, clients_are_remote=True)
         if agreed.privacy is not None:
             # uploads weigh the same, and a round has as many of them as the noise counts on
             guard = replace(guard, quorum=agreed.privacy.shared_by)
@@ -214,7 +214,7 @@ class Server:
             text = f"round {round}: no answer from {names}; trying again without them"
             self.log.event("silent", text, round=round)
             return False
-        except AbandonedError:
+        except RoundFailedError:
             self._attend()
             text = f"round {round}: too few uploads were accepted; trying again"
             self.log.event("abandoned", text, round=round)

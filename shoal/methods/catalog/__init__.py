@@ -7,8 +7,7 @@
                 the work
 - personal      personal and clustered methods
 - continual     methods against forgetting
-- detectors     detectors and measuring parts, to compose with any method
-- uploads       compressed or private changes, to compose with any method
+- plug_ins      detectors, measures, compressed or private changes: to compose with any method
 
 >>> from shoal import catalog
 >>> catalog.flash() | catalog.special(lam=0.25)  # doctest: +ELLIPSIS
@@ -40,13 +39,6 @@ from shoal.methods.catalog.client_drift import (
     moon,
 )
 from shoal.methods.catalog.continual import fedcil, flwf_2t, mfcl, pfeddil, sr_fdil
-from shoal.methods.catalog.detectors import (
-    detect_adwin,
-    detect_disparity,
-    detect_page_hinkley,
-    measure_divergence,
-    measure_training_loss,
-)
 from shoal.methods.catalog.five_papers import (
     average,
     dynamic_init,
@@ -69,8 +61,18 @@ from shoal.methods.catalog.personal import (
     local_only,
     oracle,
 )
+from shoal.methods.catalog.plug_ins import (
+    detect_adwin,
+    detect_disparity,
+    detect_page_hinkley,
+    measure_divergence,
+    measure_training_loss,
+    private,
+    quantize,
+    random_k,
+    top_k,
+)
 from shoal.methods.catalog.registry import METHODS, build
-from shoal.methods.catalog.uploads import private, quantize, random_k, top_k
 
 __all__ = [
     "METHODS",

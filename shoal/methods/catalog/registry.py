@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
 from typing import Any, ParamSpec
 
-from shoal.core.errors import UserError
+from shoal.core.errors import UserError, suggestion
 from shoal.core.own_code import called, is_own, resolve
 from shoal.core.setting_types import check_arguments
 from shoal.methods.method import Method
@@ -118,18 +117,12 @@ def _one(name: str, settings: Mapping[str, Any]) -> Method:
     if name not in METHODS and is_own(name):
         return called("method", name, resolve("method", name, Method), Method, **settings)
     if name not in METHODS:
-        near = difflib.get_close_matches(name, METHODS, n=1, cutoff=0.4)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(METHODS))}"
-        raise UserError(f"method: {name!r} is not known; {hint}")
+        raise UserError(f"method: {name!r} is not known; {suggestion(name, sorted(METHODS))}")
     function = METHODS[name]
     known = inspect.signature(function).parameters
     for key in settings:
         if key not in known:
-            near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.3)
-            hint = (
-                f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(known) or 'none'}"
-            )
-            raise UserError(f"method: {name} has no setting {key!r}; {hint}")
+            raise UserError(f"method: {name} has no setting {key!r}; {suggestion(key, known)}")
     return function(**settings)
 
 

@@ -54,7 +54,7 @@ class VariabilityRate(Part):
         zero = view.theta.new_zeros(())
         return Variability(torch.zeros_like(view.theta), zero, zero, zero, torch.ones_like(zero))
 
-    def begin(self, view: ServerView) -> Tree:
+    def session_begins(self, view: ServerView) -> Tree:
         return self.server_state(view)
 
     def broadcast(self, view: ServerView, theta: Tensor) -> Sent:
@@ -63,7 +63,7 @@ class VariabilityRate(Part):
     def rate(self, view: View) -> Tensor | float:
         return view.sent
 
-    def anchor(self, view: ServerView, theta: Tensor) -> Stepped:
+    def after_server_step(self, view: ServerView, theta: Tensor) -> Stepped:
         old = view.state
         mean, before = _corrected(old.mu, self.beta1, old.t), _corrected(old.s, self.beta2, old.t)
         t = old.t + 1.0
@@ -120,7 +120,7 @@ class EarlyStop(Part):
         return self.gamma is not None
 
     @property
-    def stays_put(self) -> bool:
+    def leaves_zero_gradients_alone(self) -> bool:
         return True
 
     def scratch(self, view: View) -> Tree:

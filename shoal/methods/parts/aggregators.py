@@ -270,7 +270,7 @@ class NormalizedProgress(Part):
             raise UserError("fednova: rho (momentum) and mu (proximal) exclude each other")
 
     @property
-    def displacement_memory(self) -> bool:
+    def needs_plain_sgd(self) -> bool:
         return True
 
     @property

@@ -88,7 +88,7 @@ class PageHinkley(LossWatch):
         zero = torch.zeros((), dtype=torch.float64)
         return PageHinkleyState(zero, zero, zero, zero, zero)
 
-    def notice(self, view: ServerView) -> tuple[bool, Tree]:
+    def detect(self, view: ServerView) -> tuple[bool, Tree]:
         x = self._seen(view)
         if x is None:
             return False, view.state
@@ -140,7 +140,7 @@ class Adwin(LossWatch):
         zeros = torch.zeros(self.keep + 1, dtype=torch.float64)
         return Window(zeros[:-1], zeros[-1])
 
-    def notice(self, view: ServerView) -> tuple[bool, Tree]:
+    def detect(self, view: ServerView) -> tuple[bool, Tree]:
         assert view.uploads is not None
         if not view.uploads.payload:
             return False, view.state
@@ -212,7 +212,7 @@ class Disparity(Part):
         zero, one = torch.zeros_like(view.theta), torch.zeros((), dtype=torch.float64)
         return DisparityState(one, zero, zero, one)
 
-    def notice(self, view: ServerView) -> tuple[bool, Tree]:
+    def detect(self, view: ServerView) -> tuple[bool, Tree]:
         assert view.uploads is not None
         old: DisparityState = view.state
         square = view.uploads.delta.square()
@@ -321,7 +321,7 @@ class Divergence(Part):
     """
 
     reduction: ClassVar[Reduction] = Reduction.SUM
-    derivable_upload: ClassVar[bool] = True
+    upload_costs_nothing: ClassVar[bool] = True
 
     def upload(self, view: View, delta: Tensor, work: Work) -> tuple[Tensor, Tree]:
         way = view.x - view.received

@@ -45,7 +45,7 @@ class ControlVariate(Part):
     resets: ClassVar[Literal["nothing", "server", "both"]] = "both"
 
     @property
-    def displacement_memory(self) -> bool:
+    def needs_plain_sgd(self) -> bool:
         return self.option == 2
 
     @property
@@ -72,15 +72,15 @@ class ControlVariate(Part):
     def upload(self, view: View, delta: Tensor, work: Work) -> tuple[Tensor, Tree]:
         return delta, Variate(view.kept.c - view.memory.c)
 
-    def anchor(self, view: ServerView, theta: Tensor) -> Stepped:
+    def after_server_step(self, view: ServerView, theta: Tensor) -> Stepped:
         return Stepped(theta, Variate(view.state.c + view.payload.c / len(view.members)))
 
-    def begin(self, view: ServerView) -> Tree:
+    def session_begins(self, view: ServerView) -> Tree:
         if view.shift is None or "members" not in view.shift.kinds:
             return view.state
-        known = view.reach.remembered(view.members)
+        known = view.clients.remembered(view.members)
         total = torch.zeros_like(view.theta)
-        for answer in view.reach.ask(self.own_variate, (), known):
+        for answer in view.clients.ask(self.own_variate, (), known):
             total = total + answer.c
         return Variate(total / len(view.members))
 
@@ -117,10 +117,10 @@ class GlobalMomentum(Part):
 
     alpha: float = 0.1
 
-    derivable_upload: ClassVar[bool] = True
+    upload_costs_nothing: ClassVar[bool] = True
 
     @property
-    def displacement_memory(self) -> bool:
+    def needs_plain_sgd(self) -> bool:
         return True
 
     def server_state(self, view: ServerView) -> Tree:
@@ -135,7 +135,7 @@ class GlobalMomentum(Part):
     def upload(self, view: View, delta: Tensor, work: Work) -> tuple[Tensor, Tree]:
         return delta, Direction((view.start - view.x) / work.rate_sum)
 
-    def anchor(self, view: ServerView, theta: Tensor) -> Stepped:
+    def after_server_step(self, view: ServerView, theta: Tensor) -> Stepped:
         return Stepped(theta, view.payload)
 
 
@@ -175,7 +175,7 @@ class SharpnessAware(Part):
     eps: float = 1e-7
 
     @property
-    def stays_put(self) -> bool:
+    def leaves_zero_gradients_alone(self) -> bool:
         return True  # no gradient, no ascent
 
     def grad(self, view: View, inner: GradFn) -> Tensor:

@@ -48,7 +48,7 @@ class Sgd(Part):
     adaptive: ClassVar[bool] = False
 
     @property
-    def stays_put(self) -> bool:
+    def leaves_zero_gradients_alone(self) -> bool:
         return not self.weight_decay
 
     def step_state(self, view: View) -> Tree:

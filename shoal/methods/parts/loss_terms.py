@@ -38,7 +38,7 @@ class Proximal(Part):
     mu: float = 0.01
 
     @property
-    def stays_put(self) -> bool:
+    def leaves_zero_gradients_alone(self) -> bool:
         return True
 
     def terms(self, view: View, outputs: Outputs) -> Terms:
@@ -67,7 +67,7 @@ class MemberMean(Part):
 
     reduction: ClassVar[Reduction] = Reduction.SUM
     resets: ClassVar[Literal["nothing", "server", "both"]] = "nothing"
-    derivable_upload: ClassVar[bool] = True
+    upload_costs_nothing: ClassVar[bool] = True
 
     def server_state(self, view: ServerView) -> Tree:
         return Dual(torch.zeros_like(view.theta))
@@ -82,11 +82,11 @@ class MemberMean(Part):
         """The mean after this round's uploads."""
         return view.state.v + view.payload.v / len(view.members)
 
-    def begin(self, view: ServerView) -> Tree:
+    def session_begins(self, view: ServerView) -> Tree:
         if view.shift is None or "members" not in view.shift.kinds:
             return view.state
         total = torch.zeros_like(view.theta)
-        for answer in view.reach.ask(self.own, (), view.reach.remembered(view.members)):
+        for answer in view.clients.ask(self.own, (), view.clients.remembered(view.members)):
             total = total + answer.v
         return Dual(total / len(view.members))
 
@@ -143,11 +143,11 @@ class LocalMean(Part):
     def server_state(self, view: ServerView) -> Tree:
         return Dual(view.theta)
 
-    def anchor(self, view: ServerView, theta: Tensor) -> Stepped:
+    def after_server_step(self, view: ServerView, theta: Tensor) -> Stepped:
         assert view.sent is not None and view.uploads is not None
         return Stepped(theta, Dual(view.sent + view.uploads.delta))
 
-    def serve(self, view: ServerView, client: int | None, memory: Tree) -> Tensor:
+    def model_for(self, view: ServerView, client: int | None, memory: Tree) -> Tensor:
         return view.state.v
 
 

@@ -252,8 +252,8 @@ class ControlledRate(Part):
 
     def _probe(self, view: ServerView, rates: Tensor) -> Trajectory:
         if self.scale == "epoch":
-            return mean_trajectory(view.reach.ask(self.walk, tuple(rates), view.cohort))
-        points = torch.stack(view.reach.ask(self.stride, tuple(rates), view.cohort)).mean(0)
+            return mean_trajectory(view.clients.ask(self.walk, tuple(rates), view.cohort))
+        points = torch.stack(view.clients.ask(self.stride, tuple(rates), view.cohort)).mean(0)
         # everybody walked at these rates, so the mean of the sums is the sum of the mean path
         return Trajectory(summed_gradients(points, rates), points)
 
@@ -367,7 +367,7 @@ class AggregatedGradientRate(ControlledRate):
 
     probe_passes: int = 1
 
-    def ask(self, view: ServerView) -> Tree:
+    def before_training(self, view: ServerView) -> Tree:
         base = view.theta.new_full((), view.rate)
         rates, found = base.expand(self.epochs), view.state
         for after in reversed(range(self.probe_passes)):

@@ -84,7 +84,7 @@ class PersonalProximal(Part):
     def client_end(self, view: View, work: Work) -> Tree:
         return PersonalModel(view.scratch.v, view.scratch.stats)
 
-    def serve(self, view: ServerView, client: int | None, memory: Tree) -> Tensor | Model:
+    def model_for(self, view: ServerView, client: int | None, memory: Tree) -> Tensor | Model:
         return view.theta if memory is None else Model(*memory)
 
 
@@ -168,7 +168,7 @@ class PersonalMixture(Part):
         training, alpha, _ = view.scratch
         return Mixed(training.v, training.stats, alpha, view.x)
 
-    def serve(self, view: ServerView, client: int | None, memory: Tree) -> Tensor | Model:
+    def model_for(self, view: ServerView, client: int | None, memory: Tree) -> Tensor | Model:
         if memory is None:
             return view.theta
         return Model(mixture(memory.alpha, memory.v, memory.x), memory.stats)
@@ -235,17 +235,17 @@ class FrozenHead(Part):
         require_names(task.layout, self.names, all_is_fine=False)
         return task
 
-    def travels(self, layout: Layout) -> tuple[float, float]:
+    def sent_share(self, layout: Layout) -> tuple[float, float]:
         body = 1.0 - share_of(layout, self.names)
         return body, body
 
     def after_step(self, view: View, x: Tensor) -> tuple[Tensor, Tree]:
         return chosen(view.layout, self.names, view.x, x), ()
 
-    def serve(self, view: ServerView, client: int | None, memory: Tree) -> Tensor:
+    def model_for(self, view: ServerView, client: int | None, memory: Tree) -> Tensor:
         if client is None or not self.tune_epochs:
             return view.theta
-        (tuned,) = view.reach.ask(self.fine_tune, (), [client])
+        (tuned,) = view.clients.ask(self.fine_tune, (), [client])
         return tuned
 
     @question
@@ -283,7 +283,7 @@ class PrivateModel(Part):
     def memory(self, view: View) -> Tree:
         return PersonalModel(view.initial, view.stats)
 
-    def travels(self, layout: Layout) -> tuple[float, float]:
+    def sent_share(self, layout: Layout) -> tuple[float, float]:
         return share_of(layout, self.shared), 0.0
 
     def client_start(self, view: View) -> Tensor | Model:
@@ -300,7 +300,7 @@ class PrivateModel(Part):
     def upload(self, view: View, delta: Tensor, work: Work) -> tuple[Tensor, Tree]:
         return torch.zeros_like(delta), ()
 
-    def serve(self, view: ServerView, client: int | None, memory: Tree) -> Tensor | Model:
+    def model_for(self, view: ServerView, client: int | None, memory: Tree) -> Tensor | Model:
         if memory is None:
             return view.theta
         return Model(chosen(view.layout, self.shared, view.theta, memory.v), memory.stats)
@@ -317,5 +317,5 @@ class Everybody(Part):
     Deviations: no paper; participation is otherwise the config's business.
     """
 
-    def route(self, view: ServerView) -> Sequence[Job]:
+    def assign_models(self, view: ServerView) -> Sequence[Job]:
         return [Job(int(client)) for client in view.members]

@@ -124,7 +124,7 @@ class PrototypeHeader(Part):
             features = view.train.x.flatten(1)
         return delta, class_means(features, view.train, view.task.classes or 0)
 
-    def anchor(self, view: ServerView, theta: Tensor) -> Stepped:
+    def after_server_step(self, view: ServerView, theta: Tensor) -> Stepped:
         names = self._header(view.layout)
         if names is None:
             return Stepped(theta, ())

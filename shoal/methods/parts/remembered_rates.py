@@ -70,13 +70,13 @@ class PretrainedRate(KeptRate):
     tolerance: float = 1e-3
     most: int = 100
 
-    def ask(self, view: ServerView) -> Tree:
+    def before_training(self, view: ServerView) -> Tree:
         if bool(view.state.known > 0):
             return view.state
         everybody = replace(view, cohort=tuple(view.members))
 
         def gradients(points: Tensor) -> Tensor:
-            answers = view.reach.ask(asked, points, everybody.cohort)
+            answers = view.clients.ask(asked, points, everybody.cohort)
             return torch.stack(answers).mean(0)
 
         asked = self.gradients_at if self.scale == "epoch" else self.strides_at
@@ -135,7 +135,7 @@ class RememberedRate(KeptRate):
     def train_data(self) -> bool:
         return self.scale == "epoch"
 
-    def ask(self, view: ServerView) -> Tree:
+    def before_training(self, view: ServerView) -> Tree:
         phi1, phi2, known, sweeps = view.state
         if bool(known > 0):
             return StoredTrajectory(phi1, view.theta + (phi2 - phi2[0]), known, sweeps)
@@ -171,7 +171,7 @@ class RememberedRate(KeptRate):
         chosen: Chosen = view.scratch.chosen
         return chosen
 
-    def anchor(self, view: ServerView, theta: Tensor) -> Stepped:
+    def after_server_step(self, view: ServerView, theta: Tensor) -> Stepped:
         """Leaves the model alone; remembers the mean trajectory of this round."""
         _, used, gradients, points = view.payload
         if self.scale == "step":

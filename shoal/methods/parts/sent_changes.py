@@ -90,7 +90,7 @@ class TopK(Compressed):
         places = torch.topk(v.abs(), k, dim=-1).indices
         return torch.zeros_like(v).scatter(-1, places, v.gather(-1, places))
 
-    def travels(self, layout: Layout) -> tuple[float, float]:
+    def sent_share(self, layout: Layout) -> tuple[float, float]:
         share = kept(self.share, layout.size) / layout.size
         return 1.0, 2.0 * share if share < 0.5 else 1.0
 
@@ -131,7 +131,7 @@ class RandomK(Compressed):
         found = torch.zeros_like(v).scatter(-1, places, v.gather(-1, places))
         return found if self.error_feedback else found * (size / k)
 
-    def travels(self, layout: Layout) -> tuple[float, float]:
+    def sent_share(self, layout: Layout) -> tuple[float, float]:
         return 1.0, kept(self.share, layout.size) / layout.size
 
 
@@ -172,7 +172,7 @@ class Quantized(Compressed):
         whole = torch.round(v / torch.where(step > 0, step, torch.ones_like(step)))
         return whole * step
 
-    def travels(self, layout: Layout) -> tuple[float, float]:
+    def sent_share(self, layout: Layout) -> tuple[float, float]:
         return 1.0, self.bits / 32
 
 
@@ -239,7 +239,7 @@ class Private(Part):
         spread = self.noise * self.clip / len(uploads.clients)
         return uploads.delta + spread * drawn.to(uploads.delta)
 
-    def anchor(self, view: ServerView, theta: Tensor) -> Stepped:
+    def after_server_step(self, view: ServerView, theta: Tensor) -> Stepped:
         return Stepped(theta, Releases(view.state.rounds + 1))
 
     def report(self, view: ServerView) -> dict[str, Tensor]:

@@ -48,7 +48,7 @@ class SessionStart(Part):
     Running statistics and every other floating buffer are part of a model: mixed with the same
     ``alpha_z``, the pilot's for the probe, the initial model's where session P starts from ``w^0``.
     ``G_s`` and distances see trainable parameters only. A part with a mixing rule of its own uses
-    ``mixed`` in its ``session_start``: it takes any weights, and buffers see convex ones only.
+    ``mixed`` in its ``start_model``: it takes any weights, and buffers see convex ones only.
 
     Parameters: ``P`` (1; 0, without a pilot, for ``average`` and ``previous`` only), ``V`` (1),
     ``R`` (10), ``similarity`` (``per_tensor_normalized``: each weight tensor of G scaled to unit
@@ -101,7 +101,7 @@ class SessionStart(Part):
             state = state._replace(probes=state.probes[-self.keep :])
         return state._replace(last=last), ()
 
-    def session_start(self, view: ServerView) -> tuple[Model | None, Tree]:
+    def start_model(self, view: ServerView) -> tuple[Model | None, Tree]:
         state = view.state._replace(session=view.state.session + 1.0)
         session = int(state.session)
         newest = Model(view.theta, view.model.stats)
@@ -122,7 +122,7 @@ class SessionStart(Part):
         pilot = Model(view.state.pilot[:size], view.state.pilot[size:])
         if self.pilot == "random":
             pilot = _initial(view)
-        return view.reach.rehearse(pilot, self.V, self.probe_rate * view.rate) - pilot.theta
+        return view.clients.rehearse(pilot, self.V, self.probe_rate * view.rate) - pilot.theta
 
     def _distances(self, view: ServerView, state: SessionHistory) -> Tensor:
         """How far the newest probe lies from each past one."""

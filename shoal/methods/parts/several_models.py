@@ -78,7 +78,7 @@ class BestOfBank(Part):
 
     k: int = 2
 
-    def init_bank(self, view: ServerView, seed: int) -> tuple[Model, ...]:
+    def initial_models(self, view: ServerView, seed: int) -> tuple[Model, ...]:
         here = view.theta.device
         others = [view.task.initial(seed + j).to(here) for j in range(1, self.k)]
         if any(torch.equal(view.theta, other.theta) for other in others):
@@ -88,15 +88,15 @@ class BestOfBank(Part):
             )
         return (view.model, *others)
 
-    def route(self, view: ServerView) -> Sequence[Job]:
-        answers = view.reach.ask(self.losses, stacked(view.models), view.cohort)
+    def assign_models(self, view: ServerView) -> Sequence[Job]:
+        answers = view.clients.ask(self.losses, stacked(view.models), view.cohort)
         pairs = zip(view.cohort, answers, strict=True)
         return [Job(client, lowest(losses)) for client, losses in pairs]
 
-    def serve(self, view: ServerView, client: int | None, memory: Tree) -> Tensor | Model:
+    def model_for(self, view: ServerView, client: int | None, memory: Tree) -> Tensor | Model:
         if client is None:
             return view.models[0]
-        (losses,) = view.reach.ask(self.losses, stacked(view.models), [client])
+        (losses,) = view.clients.ask(self.losses, stacked(view.models), [client])
         return view.models[lowest(losses)]
 
     @question
@@ -169,13 +169,13 @@ class ModelPerDrift(Part):
         unknown = torch.full((ROWS,), float("inf"), dtype=torch.float64)
         return Assignments(none, none[:, None], none, unknown, none >= 0, torch.tensor(NONE))
 
-    def regroup(self, view: ServerView) -> tuple[Sequence[Model], Tree]:
+    def update_models(self, view: ServerView) -> tuple[Sequence[Model], Tree]:
         state = self._room(view.state, view)
         row = rows_of(state)
         asked = [c for c in view.cohort if int(state.history[row[c], -1]) == NONE]
         if not asked:
             return view.models, state
-        answers = view.reach.ask(self.scores, stacked(view.models), asked)
+        answers = view.clients.ask(self.scores, stacked(view.models), asked)
         best = torch.tensor([lowest(answer) for answer in answers])
         found = torch.stack([answer[k] for answer, k in zip(answers, best, strict=True)]).cpu()
         least = found.to(torch.float64)
@@ -200,7 +200,7 @@ class ModelPerDrift(Part):
             history=history, current=state.current.index_copy(0, rows, best)
         )
 
-    def route(self, view: ServerView) -> Sequence[Job]:
+    def assign_models(self, view: ServerView) -> Sequence[Job]:
         history, current = view.state.history, view.state.current
         used = current[current != NONE].unique().tolist()
         last, row = history.shape[1] - 1, rows_of(view.state)
@@ -213,7 +213,7 @@ class ModelPerDrift(Part):
                     jobs.append(Job(client, model, tuple(blocks)))
         return jobs
 
-    def serve(self, view: ServerView, client: int | None, memory: Tree) -> Tensor | Model:
+    def model_for(self, view: ServerView, client: int | None, memory: Tree) -> Tensor | Model:
         current, row = view.state.current, rows_of(view.state)
         if client in row:
             return view.models[int(current[row[client]])]
@@ -304,17 +304,17 @@ class ModelPerConcept(Part):
     the model of the concept that most members follow is served.
     """
 
-    def init_bank(self, view: ServerView, seed: int) -> tuple[Model, ...]:
-        return (view.model,) * (1 if view.truth is None else view.truth.concept_count)
+    def initial_models(self, view: ServerView, seed: int) -> tuple[Model, ...]:
+        return (view.model,) * (1 if view.oracle is None else view.oracle.concept_count)
 
-    def route(self, view: ServerView) -> Sequence[Job]:
+    def assign_models(self, view: ServerView) -> Sequence[Job]:
         concepts = range(len(view.models))
         return [Job(client, c, concept=c) for c in concepts for client in view.cohort]
 
-    def serve(self, view: ServerView, client: int | None, memory: Tree) -> Tensor | Model:
-        if view.truth is None:
+    def model_for(self, view: ServerView, client: int | None, memory: Tree) -> Tensor | Model:
+        if view.oracle is None:
             return view.model
         if client is not None:
-            return view.models[view.truth.concept(client, view.round)]
-        shares = view.truth.concept_shares(view.round)
+            return view.models[view.oracle.concept(client, view.round)]
+        shares = view.oracle.concept_shares(view.round)
         return view.models[max(shares, key=lambda c: (shares[c], -c))]

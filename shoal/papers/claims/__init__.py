@@ -7,19 +7,16 @@
 - flash         FLASH's claims
 - special       SPECIAL's claims
 
-- ``rules``: rules as values, and what functions need that decide the other claims
-- ``dynamic_init``, ``fedagg``, ``fedinit``, ``flash``, ``special``: the rules of a paper's claims
-
 A rule says in words what it does; ``printed/claims.yaml`` repeats the words, and a test compares.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 from shoal.papers import printed
 from shoal.papers.cells import CellResult
@@ -36,6 +33,19 @@ class Verdict:
 
 
 NOT_RUN = Verdict("not run")
+_Found = TypeVar("_Found")
+
+
+class MissingFigureError(Exception):
+    """A figure that a claim cannot be decided without is not there."""
+
+
+def needed(found: _Found | None, least: int = 1) -> _Found:
+    """What a function that decides a claim cannot do without; where it is None, or has fewer
+    entries than ``least``, the claim is not run."""
+    if found is None or (isinstance(found, Sized) and len(found) < least):
+        raise MissingFigureError
+    return found
 
 
 @dataclass(frozen=True)
@@ -95,7 +105,10 @@ class ByFunction:
     function: Callable[[Cells], Verdict]
 
     def decide(self, cells: Cells) -> Verdict:
-        return self.function(cells)
+        try:
+            return self.function(cells)
+        except MissingFigureError:
+            return NOT_RUN
 
     def describe(self) -> str:
         return " ".join((self.function.__doc__ or "").split())

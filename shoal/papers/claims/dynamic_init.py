@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from statistics import median
 
 from shoal.papers.cells import CellResult
-from shoal.papers.claims import NOT_RUN, Cells, Verdict, claim, register
+from shoal.papers.claims import Cells, Verdict, claim, needed, register
 from shoal.papers.claims.rules import (
     Above,
     AllOf,
@@ -19,6 +19,7 @@ from shoal.papers.claims.rules import (
     PairedDifference,
     Where,
     all_above,
+    also,
     as_text,
     combined,
     decide,
@@ -84,9 +85,7 @@ def printed_levels(cells: Cells) -> Verdict:
     mine = cells.of(table="Table 3", dataset="MNIST", base_algorithm="FedAvg",
                     method=("Proposed", "Previous", "Average"),
                     name="post_transition_accuracy")  # fmt: skip
-    gaps = [abs(r.difference) for r in mine if r.difference is not None]
-    if len(gaps) < 24:
-        return NOT_RUN
+    gaps = needed([abs(r.difference) for r in mine if r.difference is not None], 24)
     near = sum(g <= 2.0 for g in gaps)
     numbers = f"{near} of {len(gaps)} within 2 points, largest gap {max(gaps):.2f}"
     return decide(near >= 22, numbers, near >= 16)
@@ -96,13 +95,12 @@ def printed_levels(cells: Cells) -> Verdict:
 def cifar(cells: Cells) -> Verdict:
     """CIFAR: Proposed the best of four starts by more than its standard error in every cell;
     partly: 70%."""
-    found = OVER_ALL.differences(cells.of(table="Table 1", name=FIVE))
+    found = needed(OVER_ALL.differences(cells.of(table="Table 1", name=FIVE)))
     split = []
     for name, key in (("first", FIRST), ("second", SECOND)):
         here = [d.mean > 0 for d in found if d.columns.get("scenario") == key]
         split.append(f"{name}: {sum(here)} of {len(here)}")
-    verdict = all_above(found, partly=0.7)
-    return Verdict(verdict.answer, f"{verdict.numbers}; {', '.join(split)}") if found else NOT_RUN
+    return also(all_above(found, partly=0.7), ", ".join(split))
 
 
 @claim("dyninit-09")
@@ -117,16 +115,14 @@ def plug_and_play(cells: Cells) -> Verdict:
             mean, best = sum(values) / len(values), sum(v > 0 for v in values)
             fine.append(mean > standard_error(values) and best >= 0.75 * len(values))
             text.append(f"{algorithm} best in {best} of {len(values)}, {mean:+.2f}")
-    return decide(all(fine), "; ".join(text), any(fine)) if fine else NOT_RUN
+    return decide(all(needed(fine)), "; ".join(text), any(fine))
 
 
 @claim("dyninit-10")
 def beats_continuous(cells: Cells) -> Verdict:
     """Proposed minus Continuous above its standard error in 95% of the cells, and 5 points or more
     on average. Partly: one of the two."""
-    found = matched(cells.of(**GREY_SETS), "Proposed", "Continuous")
-    if not found:
-        return NOT_RUN
+    found = needed(matched(cells.of(**GREY_SETS), "Proposed", "Continuous"))
     mean = sum(d.mean for d in found) / len(found)
     enough = decide(mean >= 5.0, f"mean {mean:+.2f}")
     return combined([("cells", all_above(found, holds=0.95)), ("mean", enough)], open=True)
@@ -137,9 +133,7 @@ def other_splits(cells: Cells) -> Verdict:
     """Tables 8, 9 and 11, grey sets, ten rounds: Proposed above the better of Previous and Average
     in every cell, by more than its standard error in 90%."""
     mine = cells.of(table=("Table 8", "Table 9", "Table 11"), name=TEN, dataset=GREY)
-    found = OVER_BOTH.differences(mine)
-    if not found:
-        return NOT_RUN
+    found = needed(OVER_BOTH.differences(mine))
     above, clear = sum(d.mean > 0 for d in found), sum(d.clear for d in found)
     numbers = f"above in {above} of {len(found)}, clearly in {clear}; {as_text(found)}"
     return decide(above == len(found) and clear >= 0.9 * len(found), numbers)
@@ -157,9 +151,9 @@ def scale_does_not_matter(cells: Cells) -> Verdict:
         if r.mean is not None:
             place = (r.name, r.dataset, r.columns.get("setting", ""))
             places.setdefault(place, []).append(r.mean)
-    ranges = [max(found) - min(found) for found in places.values() if len(found) == len(SWEEP)]
-    if not ranges:
-        return NOT_RUN
+    ranges = needed(
+        [max(found) - min(found) for found in places.values() if len(found) == len(SWEEP)]
+    )
     zero = [abs(d.mean) for d in matched(sweep, "R=0", "Average")]
     far = f"; R=0 against Average: at most {max(zero):.3f} apart" if zero else ""
     near = sum(r <= 1.5 for r in ranges)
@@ -172,9 +166,7 @@ def pilot_helps(cells: Cells) -> Verdict:
     """Proposed minus Random Pilot positive in more than half of the cells, and on average above the
     standard error over cells."""
     mine = Cells((*cells.of(table="Pilot"), *cells.of(table="Table 14", name=TEN)))
-    found = matched(mine, "Proposed", "Random Pilot")
-    if not found:
-        return NOT_RUN
+    found = needed(matched(mine, "Proposed", "Random Pilot"))
     values = [d.mean for d in found]
     positive, mean = sum(v > 0 for v in values), sum(values) / len(values)
     good = positive > len(values) / 2 and mean > standard_error(values)
@@ -186,9 +178,7 @@ def recognises_groups(cells: Cells) -> Verdict:
     """The weight on past sessions of the same group above one half at every transition that has
     both groups behind it, and above 0.9 at half of them."""
     names = tuple(f"weight on the same group, transition {n}" for n in (1, 2, 3))
-    shares = cells.of(table="Table 3", name=names).figures()
-    if not shares:
-        return NOT_RUN
+    shares = needed(cells.of(table="Table 3", name=names).figures())
     half, most = sum(s > 50.0 for s in shares), sum(s > 90.0 for s in shares)
     numbers = (
         f"above 0.5 in {half} and above 0.9 in {most} of {len(shares)} transitions; least "
@@ -210,9 +200,7 @@ def overlap_helps(cells: Cells) -> Verdict:
             for d in found
             if d.columns["overlap"] != "0.0" and _but_overlap(d) in zero
         ]
-        if not more:
-            return NOT_RUN
-        larger = sum(more)
+        larger = sum(needed(more))
         answer = from_shares(larger, larger, len(more), 0.5 + 1e-6, None, "larger with overlap")
         named.append((name, answer))
     return combined(named, open=True)
@@ -226,9 +214,7 @@ def _but_overlap(found: PairedDifference) -> tuple[str, str, str]:
 def footprint_of_less_data(cells: Cells) -> Verdict:
     """The footprint of half and of a quarter of all members' rows lies nearer to that of all rows
     than a third of the distance to the other group's footprint, in every case."""
-    shares = cells.of(table="Footprint").figures()
-    if not shares:
-        return NOT_RUN
+    shares = needed(cells.of(table="Footprint").figures())
     near = sum(s < 100 / 3 for s in shares)
     numbers = (
         f"{near} of {len(shares)} below a third; {min(shares) / 100:.3f} to "
@@ -257,9 +243,7 @@ def pays_for_itself(cells: Cells) -> Verdict:
                 saved.append(other - own)
                 if rival.method == "Previous":
                     long.append(other >= 50)
-    if not long:
-        return NOT_RUN
-    half = median(saved)
+    half = median(needed(saved))
     paid = decide(half > extra, f"median {half:g} rounds saved against {extra:.1f} spent")
     slow = decide(sum(long) > len(long) / 2, f"50 or more in {sum(long)} of {len(long)}")
     return combined([("a", paid), ("b", slow)], open=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shoal.papers.claims import NOT_RUN, Cells, Verdict, claim, register
+from shoal.papers.claims import NOT_RUN, Cells, Verdict, claim, needed, register
 from shoal.papers.claims.rules import (
     MOST,
     Above,
@@ -103,9 +103,9 @@ def gain_on_linear(cells: Cells) -> Verdict:
             continue
         found.append(gain)
         near.append(abs(gain.mean - (result.printed - base.printed)) <= 1.0)
-    if not found:
-        return NOT_RUN
-    size = decide(all(near), f"{sum(near)} of {len(near)} gains within 1 point of the printed one")
+    size = decide(
+        all(needed(near)), f"{sum(near)} of {len(near)} gains within 1 point of the printed one"
+    )
     verdict = combined([("order", all_above(found)), ("size", size)], needed=("order",))
     return _with_control(verdict, mine)
 
@@ -125,8 +125,7 @@ def robust_to_skew(cells: Cells) -> Verdict:
         for method, lost in drops.items():
             high, low = (first(mine, setting=s, method=method) for s in (iid, skewed))
             lost.append(level(high) - level(low))
-    if not found:
-        return NOT_RUN
+    needed(found)
     text = "; ".join(f"{m} drops {', '.join(f'{d:.2f}' for d in v)}" for m, v in drops.items())
     ordered = decide(all(d > 0 for d in drops["FedAgg"]), text)
     return combined([("ordered", ordered), ("smaller drop", all_above(found, partly=MOST))])
@@ -168,10 +167,8 @@ def converges_faster(cells: Cells) -> Verdict:
         wave = cells.of(table="Linear", name="fluctuation", setting=setting, participation="20%")
         change = pair(wave, "FedAgg", "FedAvg")
         calm.append(change is not None and not change.clear)
-    if not quick:
-        return NOT_RUN
     named = [
-        ("a", decide(all(quick), text[0])),
+        ("a", decide(all(needed(quick)), text[0])),
         ("b", decide(all(lower), f"{sum(lower)} of {len(lower)} runs")),
         ("c", decide(all(calm), f"{sum(calm)} of {len(calm)} settings")),
     ]
@@ -206,9 +203,7 @@ def fixed_point_is_reached(cells: Cells) -> Verdict:
     """At the first and the last model of a FedAvg run both changes are below 0.001 within 100
     sweeps; partly: in 90%. The largest rate at the end is reported: at the fixed point it is 0."""
     names = ("sweeps at the first model", "sweeps at the last model")
-    sweeps = cells.of(table="Fixed point", name=names).figures()
-    if not sweeps:
-        return NOT_RUN
+    sweeps = needed(cells.of(table="Fixed point", name=names).figures())
     met = sum(s <= 100 for s in sweeps)
     rates = cells.of(table="Fixed point", name="largest rate at the end of the sweeps")
     left = ", ".join(f"{r.mean:.2e}" for r in rates if r.mean is not None)
@@ -221,19 +216,17 @@ def rates_inside(cells: Cells) -> Verdict:
     """All raw rates of all clients, epochs and rounds between 0 and 1, for the open-loop reading;
     the closed loop is reported next to it."""
     mine = cells.of(table=("Readings", "Linear", "Table III"), name="rates between 0 and 1")
-    shares = mine.of(method=("FedAgg", "open loop")).figures()
+    least = min(needed(mine.of(method=("FedAgg", "open loop")).figures()))
     rest = shown(r for r in mine if r.method not in ("FedAgg", "open loop", "FedAvg", CONTROL))
-    if not shares:
-        return NOT_RUN
-    return decide(min(shares) == 100.0, f"open loop: least {min(shares):.2f}% inside; {rest}")
+    return decide(least == 100.0, f"open loop: least {least:.2f}% inside; {rest}")
 
 
 @claim("fedagg-13")
 def closed_form(cells: Cells) -> Verdict:
     """Eq. (15) against a Newton step on eq. (13): relative difference below 1e-6 in 100 random
     instances and on the walks from the first and the last model of every run."""
-    found = cells.of(name="error of the closed form").figures()
-    return decide(max(found) < 1e-6, f"largest difference {max(found):.1e}") if found else NOT_RUN
+    largest = max(needed(cells.of(name="error of the closed form").figures()))
+    return decide(largest < 1e-6, f"largest difference {largest:.1e}")
 
 
 @claim("fedagg-14")
@@ -258,9 +251,8 @@ def probe_is_linear(cells: Cells) -> Verdict:
     named = []
     for axis, counts, middle in (("N", (10, 20, 50, 100), 20), ("L", (1, 3, 5), 3)):
         keys = ["N 20" if n == middle else f"{axis} {n}" for n in counts]
-        if any(key not in own or key not in base for key in keys):
-            return NOT_RUN
-        slope = power_law(counts, [own[key] for key in keys])
+        there = needed([own[key] for key in keys if key in own and key in base], len(keys))
+        slope = power_law(counts, there)
         named.append((axis, decide(0.9 <= slope <= 1.1, f"slope {slope:.2f}")))
     ratios = [own[key] / base[key] for key in own]
     text = f"{min(ratios):.2f} to {max(ratios):.2f} times FedAvg's"

@@ -7,7 +7,7 @@ gain where it was run.
 from __future__ import annotations
 
 from shoal.papers.cells import CellResult
-from shoal.papers.claims import NOT_RUN, Cells, Verdict, claim, register
+from shoal.papers.claims import NOT_RUN, Cells, Verdict, claim, needed, register
 from shoal.papers.claims.rules import (
     MOST,
     Above,
@@ -74,9 +74,7 @@ def best_of_seven(cells: Cells) -> Verdict:
         if own is not None:
             own, *others = on_common_seeds([own, *(r for r in here if r.method != "FedInit")])
             ranks.append(1 + sum(level(r) > level(own) for r in others))
-    if not found:
-        return NOT_RUN
-    return _or_partly(all_above(found, holds=MOST), max(ranks) <= 2, f"ranks {ranks}; ", "")
+    return _or_partly(all_above(needed(found), holds=MOST), max(ranks) <= 2, f"ranks {ranks}; ", "")
 
 
 def _or_partly(verdict: Verdict, partly: bool, before: str, after: str) -> Verdict:
@@ -85,10 +83,10 @@ def _or_partly(verdict: Verdict, partly: bool, before: str, after: str) -> Verdi
     return Verdict(answer, before + verdict.numbers + after)
 
 
-def _fewer(cells: Cells, other: str, suffix: str = "") -> PairedDifference | None:
+def _fewer(cells: Cells, other: str, suffix: str = "") -> PairedDifference:
     """How much less FedInit's accuracy falls than another's, from 10 of 100 to 10 of 200."""
     many, few = (pair(cells.of(setup=f"10 of {n}{suffix}"), "FedInit", other) for n in (100, 200))
-    return None if many is None or few is None else few.minus(many)
+    return needed(few).minus(needed(many))
 
 
 @claim("fedinit-04")
@@ -98,10 +96,7 @@ def loses_less_with_fewer(cells: Cells) -> Verdict:
     mine = cells.of(**TABLE_1)
     found, drops = [], []
     for suffix in (" Dirichlet 0.6", " Dirichlet 0.1"):
-        less = _fewer(mine, "FedAvg", suffix)
-        if less is None:
-            return NOT_RUN
-        found.append(less)
+        found.append(_fewer(mine, "FedAvg", suffix))
         many, few = (
             level(first(mine, setup=f"10 of {n}{suffix}", method="FedInit")) for n in (100, 200)
         )
@@ -116,11 +111,9 @@ def stable_on_cifar100(cells: Cells) -> Verdict:
     than its standard error, and FedInit is first with 10 of 200. 20 superclasses, a small
     network."""
     mine = cells.of(table="CIFAR-100 small", name="final accuracy")
-    less, ahead = _fewer(mine, "SCAFFOLD"), lead(mine.of(setup="10 of 200"), "FedInit")
-    if less is None or ahead is None:
-        return NOT_RUN
+    ahead = needed(lead(mine.of(setup="10 of 200"), "FedInit"))
     low = decide(ahead.mean > 0, f"ahead of the best other by {ahead.mean:+.2f}")
-    return combined([("drop", all_above([less])), ("first", low)])
+    return combined([("drop", all_above([_fewer(mine, "SCAFFOLD")])), ("first", low)])
 
 
 @claim("fedinit-06")
@@ -137,9 +130,7 @@ def pays_with_skew(cells: Cells) -> Verdict:
     noisy = [(gain(s, kinds[0]), gain(s, kinds[1])) for s in mine.values("skew")]
     named = []
     for name, found in (("skew", skewed), ("noise", noisy)):
-        known = [(a.mean, b.mean) for a, b in found if a is not None and b is not None]
-        if not known:
-            return NOT_RUN
+        known = needed([(a.mean, b.mean) for a, b in found if a is not None and b is not None])
         more = sum(a > b for a, b in known)
         text = ", ".join(f"{a:+.2f} against {b:+.2f}" for a, b in known)
         named.append((name, decide(2 * more > len(known), f"{more} of {len(known)}: {text}")))
@@ -153,9 +144,7 @@ def helps_other_methods(cells: Cells) -> Verdict:
     mine = cells.of(**TABLE_2)
     algorithms = mine.values("base_algorithm")
     by = {a: WITH_RI.differences(mine.of(base_algorithm=a)) for a in algorithms}
-    found = [d for each in by.values() for d in each]
-    if not found:
-        return NOT_RUN
+    found = needed([d for each in by.values() for d in each])
     means = {a: sum(d.mean for d in each) / len(each) for a, each in by.items() if each}
     text = ", ".join(f"{a} {m:+.2f}" for a, m in means.items())
     return _or_partly(all_above(found), sum(m > 0 for m in means.values()) >= 4, "", f"; {text}")
@@ -169,9 +158,7 @@ def cost(cells: Cells) -> Verdict:
     mine = cells.of(table="Table 8")
     same = []
     for name in ("communication_ratio", "gradient_calculation_ratio"):
-        own, base = (first(mine, name=name, method=m) for m in ("FedInit", "FedAvg"))
-        if own is None or base is None:
-            return NOT_RUN
+        own, base = (needed(first(mine, name=name, method=m)) for m in ("FedInit", "FedAvg"))
         same.append(own.mean == base.mean)
     kept = first(mine, name="storage_ratio", method="FedInit")
     seconds = {r.method: level(r) for r in mine.of(name="seconds a round")}
@@ -191,16 +178,14 @@ def fewer_rounds(cells: Cells) -> Verdict:
     """Rounds to 97% of FedAvg's final accuracy: FedAvg's over FedInit's at least 1.4 at Dirichlet
     0.1, 10 of 100, and FedInit first of seven. Partly: one of the two."""
     mine = cells.of(**TABLE_1, setup=SKEWED)
-    base = first(mine, method="FedAvg")
-    if base is None or first(mine, method="FedInit") is None:
-        return NOT_RUN
-    needed: dict[str, list[int]] = {}
+    base, _ = (needed(first(mine, method=m)) for m in ("FedAvg", "FedInit"))
+    took: dict[str, list[int]] = {}
     for result in mine:
         for seed in set(result.values) & set(base.values):
             wanted = 0.97 * base.values[seed] / 100.0
             rounds = rounds_until(result.run_files(seed).accuracy, wanted)
-            needed.setdefault(result.method, []).append(rounds)
-    mean = {m: sum(v) / len(v) for m, v in needed.items()}
+            took.setdefault(result.method, []).append(rounds)
+    mean = {m: sum(v) / len(v) for m, v in took.items()}
     ratio = mean["FedAvg"] / mean["FedInit"]
     text = ", ".join(f"{m} {v:.0f}" for m, v in mean.items())
     fewest = decide(mean["FedInit"] == min(mean.values()), text)
@@ -224,9 +209,7 @@ def optimum_near_a_tenth(cells: Cells) -> Verdict:
     """(a) Accuracy does not fall by more than its standard error from beta -0.2 up to 0.1; (b) beta
     0.1 above 0 and (c) negative beta below 0, by more than the standard error; (d) 5 points or more
     lost, or divergence, at 0.15 or 0.2. Partly: three. The simulator's reading is reported."""
-    found = _swept(cells, "test_accuracy")
-    if len(found) < 7:
-        return NOT_RUN
+    found = needed(_swept(cells, "test_accuracy"), 7)
     up = [found[b] for b in found if b <= 0.1]
     steps = [difference(b, a) for a, b in zip(up, up[1:], strict=False)]
     best = difference(found[0.1], found[0.0])
@@ -250,9 +233,7 @@ def optimum_near_a_tenth(cells: Cells) -> Verdict:
 def divergence_goes_with_accuracy(cells: Cells) -> Verdict:
     """Over the stable betas the final divergence is smallest where accuracy is largest, and their
     rank correlation is at most -0.7."""
-    accuracy, spread = _swept(cells, "test_accuracy"), _swept(cells, "divergence")
-    if len(accuracy) < 7 or len(spread) < 7:
-        return NOT_RUN
+    accuracy, spread = (needed(_swept(cells, n), 7) for n in ("test_accuracy", "divergence"))
     least = level(accuracy[0.0]) - COLLAPSE
     pairs_ = {b: (level(r), level(spread[b])) for b, r in accuracy.items()
               if level(r) > least and b in spread}  # fmt: skip
@@ -271,9 +252,7 @@ def acts_on_generalisation(cells: Cells) -> Verdict:
     correlation above 0)."""
     names = ("training loss at the end", "generalisation gap", "divergence")
     figures = [_swept(cells, name) for name in names]
-    if any(b not in found for found in figures for b in STABLE):
-        return NOT_RUN
-    train, gap, spread = ([level(found[b]) for b in STABLE] for found in figures)
+    train, gap, spread = ([level(needed(found.get(b))) for b in STABLE] for found in figures)
     wide = [(max(v) - min(v)) / abs(sum(v) / len(v)) for v in (train, gap)]
     rho = spearman(list(zip(gap, spread, strict=True)))
     text = f"training loss varies by {wide[0]:.1%}, the gap by {wide[1]:.1%}"
@@ -287,12 +266,11 @@ def divergence_shrinks(cells: Cells) -> Verdict:
     0.1; (b) divergence at the end smaller with beta 0.1 than with 0, by more than the standard
     error (FedAvg; SCAFFOLD only in the small CIFAR-10 runs, reported there)."""
     slopes, spread = _swept(cells, "slope of the divergence"), _swept(cells, "divergence")
-    if not {0.0, 0.1} <= set(slopes) or not {0.0, 0.1} <= set(spread):
-        return NOT_RUN
-    less = difference(spread[0.0], spread[0.1])
-    steep = [level(slopes[b]) for b in (0.0, 0.1)]
+    steep = [level(needed(slopes.get(b))) for b in (0.0, 0.1)]
+    before, after = (needed(spread.get(b)) for b in (0.0, 0.1))
+    less = difference(before, after)
     falls = decide(max(steep) < -0.5, ", ".join(f"{s:.2f}" for s in steep))
-    text = f"{spread[0.0].mean:.3f} to {spread[0.1].mean:.3f}"
+    text = f"{before.mean:.3f} to {after.mean:.3f}"
     return combined([("a", falls), ("b", decide(less is not None and less.clear, text))])
 
 
@@ -307,9 +285,7 @@ def _interval(cells: Cells, name: str, letter: str) -> list[tuple[float, CellRes
 def interior_interval(cells: Cells) -> Verdict:
     """Accuracy against K = 1, 2, 5, 10, 20 epochs has an interior maximum, both ends lower by more
     than the standard error."""
-    points = _interval(cells, "final accuracy", "K")
-    if len(points) < 5:
-        return NOT_RUN
+    points = needed(_interval(cells, "final accuracy", "K"), 5)
     best, lower = peak(points)
     inside = points[0][0] < best < points[-1][0]
     return decide(inside and lower, ", ".join(f"{k:g}: {r.mean:.2f}" for k, r in points))

@@ -10,7 +10,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shoal.papers.claims import NOT_RUN, ByFunction, Cells, ClaimRule, Verdict, claim, register
+from shoal.papers.claims import (
+    NOT_RUN,
+    ByFunction,
+    Cells,
+    ClaimRule,
+    Verdict,
+    claim,
+    needed,
+    register,
+)
 from shoal.papers.claims.rules import (
     MOST,
     Above,
@@ -85,10 +94,8 @@ class BothScores:
             ("local", self.rule.decide(mine.of(name=local, variant=EQUAL))),
             ("global", self.rule.decide(mine.of(name=whole, variant=EQUAL))),
         ]
-        verdict, there = (
-            combined(named, partly=1),
-            self.rule.decide(mine.of(name=local, variant=PRINTED)),
-        )
+        verdict = combined(named, partly=1)
+        there = self.rule.decide(mine.of(name=local, variant=PRINTED))
         if there == NOT_RUN:
             return verdict
         text = f"; printed set-up, local: {there.answer}: {there.numbers}"
@@ -105,9 +112,7 @@ def _quickest(cells: Cells) -> Verdict:
     """FLASH needs the fewest rounds of all methods but the Oracle (ties lost) to come within 2
     points, in every task; partly: in more than half"""
     groups = (cells.of(task=task) for task in cells.values("task"))
-    found = present(lead(c, "FLASH", without=ORACLE, smallest=True) for c in groups)
-    if not found:
-        return NOT_RUN
+    found = needed(present(lead(c, "FLASH", without=ORACLE, smallest=True) for c in groups))
     ahead = sum(d.mean > 0 for d in found)
     text = f"first in {ahead} of {len(found)}; rounds ahead {as_text(found)}"
     return decide(ahead == len(found), text, 2 * ahead > len(found))
@@ -116,9 +121,8 @@ def _quickest(cells: Cells) -> Verdict:
 def _near_the_oracle(cells: Cells) -> Verdict:
     """Oracle minus FLASH at most 3 points in every task, and less than Oracle minus the best
     baseline"""
-    behind, ahead = pairs(cells, "Oracle", "FLASH", "task"), AHEAD.differences(cells)
-    if not behind or len(behind) != len(ahead):
-        return NOT_RUN
+    behind = needed(pairs(cells, "Oracle", "FLASH", "task"))
+    ahead = needed(AHEAD.differences(cells), len(behind))
     good = all(b.mean <= 3.0 and a.mean > 0 for b, a in zip(behind, ahead, strict=True))
     text = f"behind the Oracle {as_text(behind)}; over the best baseline {as_text(ahead)}"
     return decide(good, text)
@@ -130,8 +134,8 @@ HIGHEST, QUICKEST = Above(AHEAD, partly=MOST), ByFunction(_quickest)
 def _little_edge(cells: Cells) -> Verdict:
     """FedDrift above HypCluster by more than its standard error in at most a quarter of the tasks
     (local models, equal work)"""
-    edge = pairs(cells.of(**QUIET), "FedDrift", "HypCluster", "task")
-    return decide(4 * sum(d.clear for d in edge) <= len(edge), as_text(edge)) if edge else NOT_RUN
+    edge = needed(pairs(cells.of(**QUIET), "FedDrift", "HypCluster", "task"))
+    return decide(4 * sum(d.clear for d in edge) <= len(edge), as_text(edge))
 
 
 register(
@@ -210,11 +214,10 @@ def printed_level(cells: Cells) -> Verdict:
     near, text = [], []
     for method in ("FedAvg", "FedYogi", "FLASH"):
         local, every = (first(mine, name=n, method=method) for n in (LOCAL, "global dip"))
-        if local is None or local.printed is None:
-            return NOT_RUN
-        near.append(abs(level(local) - local.printed) <= 10.0)
+        printed = needed(needed(local).printed)
+        near.append(abs(level(local) - printed) <= 10.0)
         whole = "" if every is None else f" (global {every.mean:.1f})"
-        text.append(f"{method} {local.mean:.1f} against {local.printed:.1f}{whole}")
+        text.append(f"{method} {level(local):.1f} against {printed:.1f}{whole}")
     return decide(all(near), "; ".join(text))
 
 
@@ -232,8 +235,7 @@ def above_the_oracle(cells: Cells) -> Verdict:
             before = first(here, method="FedYogi", **same)
             if before is not None and oracle.mean is not None:
                 steady.append(abs(oracle.mean - level(before)) <= 1.0)
-        if not len(found):
-            return NOT_RUN
+        needed(found)
         numbers = f"{sum(steady)} of {len(steady)}"
         never = decide(bool(steady) and all(steady), numbers)
         return combined([("above", over), ("Oracle steady", never)])
@@ -252,10 +254,8 @@ def adaptive_fedavg(cells: Cells) -> Verdict:
         if slow is not None and quick is not None:
             close.append(level(slow) <= 2.0 * max(level(quick), 10.0))
     lower = pairs(mine.of(name=LOCAL), "FLASH", "AdapFA", "task")
-    if not close or not lower:
-        return NOT_RUN
-    recovers = decide(2 * sum(close) > len(close), f"{sum(close)} of {len(close)} tasks")
-    return combined([("recovery", recovers), ("dip", all_above(lower, limit=5.0))])
+    recovers = decide(2 * sum(needed(close)) > len(close), f"{sum(close)} of {len(close)} tasks")
+    return combined([("recovery", recovers), ("dip", all_above(needed(lower), limit=5.0))])
 
 
 @claim("flash-19")
@@ -285,10 +285,8 @@ def early_stopping_wins(cells: Cells) -> Verdict:
     """(a) Local accuracy before the drift above that of the best fixed E by more than its standard
     error and by at least 1 point; (b) the dip above that of every fixed E."""
     mine = cells.of(table="Early stopping", method=("early stopping", *FIXED))
-    steady = lead(mine.of(name=BEFORE[LOCAL]), "early stopping")
-    dips = present(lead(mine.of(name=n), "early stopping") for n in ("local dip", GLOBAL))
-    if steady is None or len(dips) < 2:
-        return NOT_RUN
+    steady = needed(lead(mine.of(name=BEFORE[LOCAL]), "early stopping"))
+    dips = [needed(lead(mine.of(name=n), "early stopping")) for n in ("local dip", GLOBAL)]
     enough = decide(steady.clear and steady.mean >= 1.0, as_text([steady]))
     return combined([("a", enough), ("b", all_above(dips))])
 
@@ -316,9 +314,7 @@ def second_dip_is_smaller(cells: Cells) -> Verdict:
     for three quarters of the methods; FLASH is the best method but the Oracle at both. Local
     models, equal work."""
     mine, dips = cells.of(table="Recurrent", variant=EQUAL), ("first dip", "second dip")
-    found = present(between(mine, *dips[::-1], method=m) for m in mine.values("method"))
-    if not found:
-        return NOT_RUN
+    found = needed(present(between(mine, *dips[::-1], method=m) for m in mine.values("method")))
     best = all_above(present(lead(mine.of(name=n), "FLASH", without=ORACLE) for n in dips))
     return combined([("smaller", all_above(found, holds=0.75)), ("FLASH best", best)])
 
@@ -329,9 +325,8 @@ def turns_into_its_base(cells: Cells) -> Verdict:
     """Over the last 100 rounds before the drift, in every run: median over parameters of beta3
     above 0.9 and of |d| / sqrt(v) below 0.05."""
     mine = cells.of(**SYNTHETIC)
-    weight, share = (first(mine, name=n) for n in (BEFORE3, "relative d in the 100 rounds before"))
-    if weight is None or share is None:
-        return NOT_RUN
+    names = (BEFORE3, "relative d in the 100 rounds before")
+    weight, share = (needed(first(mine, name=n)) for n in names)
     near = decide(min(weight.values.values()) > 0.9, f"beta3 {weight.mean:.3f}")
     small = decide(max(share.values.values()) < 0.05, f"|d|/sqrt(v) {share.mean:.4f}")
     return combined([("beta3", near), ("d", small)])
@@ -368,10 +363,8 @@ def larger_rate(cells: Cells) -> Verdict:
     more than its standard error; FedYogi's falls over the last 200 rounds before. The share of
     guarded denominators is reported."""
     mine = cells.of(**SYNTHETIC)
-    more = pair(mine.of(name=RATE_AFTER), "FLASH", "FedYogi")
-    falls = between(mine, RATE_EARLY, RATE_LATE, method="FedYogi")
-    if more is None or falls is None:
-        return NOT_RUN
+    more = needed(pair(mine.of(name=RATE_AFTER), "FLASH", "FedYogi"))
+    falls = needed(between(mine, RATE_EARLY, RATE_LATE, method="FedYogi"))
     verdict = combined([("larger", all_above([more])), ("falls", all_above([falls]))])
     guarded = first(mine, name="guarded share after the drift")
     return also(verdict, f"guarded share {guarded.mean:.4f}" if guarded is not None else "")
@@ -416,9 +409,8 @@ def personalised(cells: Cells) -> Verdict:
     tables = ("Table 5", "Table 6")
     mine = cells.of(table=tables, name=names[0], variant=EQUAL)
     mine = mine if len(mine) else cells.of(**QUIET)
-    over, behind = OVER_YOGI.differences(mine), Lead("FLASH", by="task").differences(mine)
-    if not over:
-        return NOT_RUN
+    over = needed(OVER_YOGI.differences(mine))
+    behind = Lead("FLASH", by="task").differences(mine)
     near = decide(all(d.mean >= -2.0 for d in behind), as_text(behind))
     verdict = combined([("over FedYogi", all_above(over)), ("near the best", near)])
     there = cells.of(table=(*tables, *QUIET["table"]), name=names, variant=PRINTED)
@@ -444,7 +436,6 @@ def converges_sooner(cells: Cells) -> Verdict:
         if sooner:
             mean = sum(sooner) / len(sooner)
             found.append(PairedDifference(mean, standard_error(sooner), len(sooner)))
-    if not found:
-        return NOT_RUN
+    needed(found)
     never = decide(all(d.mean > -d.error for d in found), as_text(found))
     return combined([("sooner", all_above(found, holds=MOST)), ("never later", never)])

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from shoal.papers.cells import CellResult
-from shoal.papers.claims import NOT_RUN, Cells, Verdict, claim, register
+from shoal.papers.claims import NOT_RUN, Cells, Verdict, claim, needed, register
 from shoal.papers.claims.rules import (
     Correlates,
     Differences,
@@ -137,9 +137,7 @@ def forgets_little(cells: Cells) -> Verdict:
             near, drop = (first(found, name=n, method=method) for n in BOTH)
             if near is not None and abs(level(near) - level(acc)) <= 3:
                 clear += present([difference(mine, drop)])
-    if not ranks:
-        return NOT_RUN
-    upper = decide(all(r <= 2 for r in ranks), f"ranks {ranks} of 4")
+    upper = decide(all(r <= 2 for r in needed(ranks)), f"ranks {ranks} of 4")
     second = all_above(clear) if clear else decide(True, "no method is within 3 points of ACC")
     return _with_control(combined([("a", upper), ("b", second)]), groups)
 
@@ -182,8 +180,7 @@ def costs_what_fedavg_costs(cells: Cells) -> Verdict:
             same.append(sent.mean == base.mean)
             kept.append(held.mean == 0.0)
             slower.append(level(time) / (level(usual) or 1.0))
-    if not same:
-        return NOT_RUN
+    needed(same)
     text = ", ".join(f"{s:.2f}" for s in slower)
     named = [
         ("bytes", decide(all(same), f"{sum(same)} of {len(same)} equal")),
@@ -232,9 +229,7 @@ def why_fedavg_looks_strong(cells: Cells) -> Verdict:
                 )
         prox = {n: first(found, name=n, method="FedProx") for n in BOTH}
         near += [abs(level(r) - level(base[n])) <= 3.0 for n, r in prox.items() if r is not None]
-    if not near:
-        return NOT_RUN
-    close = decide(all(near), f"{sum(near)} of {len(near)}")
+    close = decide(all(needed(near)), f"{sum(near)} of {len(near)}")
     return combined([("a", all_above(less)), ("b", close)])
 
 
@@ -275,9 +270,8 @@ def two_tasks(cells: Cells) -> Verdict:
         "c": _minus(mine, "both tasks at the end of the second", server, client),
         "d": between(mine, at20, at10, method=server),
     }
-    if None in found.values():
-        return NOT_RUN
-    return combined([(n, all_above(present([d]))) for n, d in found.items()], needed=("b", "c"))
+    named = [(n, all_above([needed(d)])) for n, d in found.items()]
+    return combined(named, needed=("b", "c"))
 
 
 @claim("special-10")
@@ -285,9 +279,7 @@ def bounded_distance(cells: Cells) -> Verdict:
     """In every round of every later task the distance from the task's start is at most
     ``eta_g D / lambda``, D the largest client update seen, which is never above the printed bound.
     No violation is allowed."""
-    ratios = cells.of(name="largest distance over its bound").figures()
-    if not ratios:
-        return NOT_RUN
+    ratios = needed(cells.of(name="largest distance over its bound").figures())
     return decide(max(ratios) <= 1.0, f"largest ratio {max(ratios):.3f} of {len(ratios)} runs")
 
 
@@ -309,8 +301,7 @@ def better_on_every_domain(cells: Cells) -> Verdict:
         each = ", ".join(f"{d.name.removeprefix(DOMAIN)} {d.mean:+.2f}" for d in mine)
         text += [f"over {best.method}: {each}"] if mine else []
         found += mine
-    if not found:
-        return NOT_RUN
+    needed(found)
     share = sum(d.mean > 0 for d in found) / len(found)
     return decide(share == 1, "; ".join([*text, as_text(found)]), share > 0.5)
 
@@ -322,8 +313,7 @@ def highest_with_other_participation(cells: Cells) -> Verdict:
     groups = _sequences(cells, PARTICIPANTS)
     stand_in = cells.of(table="Office participants")
     groups += [stand_in.of(clients=n) for n in stand_in.values("clients")]
-    if len({_count(c.results[0]) for c in groups}) < 3:
-        return NOT_RUN
+    needed({_count(c.results[0]) for c in groups}, 3)
     return _first_in_all(_each(groups, "ACC"))
 
 
@@ -395,10 +385,8 @@ def client_side_sweep(cells: Cells) -> Verdict:
         ]
         for name in ("BWT", "ACC")
     )
-    if len(back) < 6 or len(acc) < 6:
-        return NOT_RUN
-    rho = spearman([(lam, level(r)) for lam, r in back])
-    best, lower = peak(acc)
+    rho = spearman([(lam, level(r)) for lam, r in needed(back, 6)])
+    best, lower = peak(needed(acc, 6))
     text = ", ".join(f"{lam:g}: {r.mean:.1f}" for lam, r in acc)
     plain = first(mine, name="ACC", method="FedAvg")
     base = f"; FedAvg {plain.mean:.1f}" if plain is not None else ""
@@ -421,8 +409,8 @@ def rounds_and_epochs(cells: Cells) -> Verdict:
         ]
         for table, axis in (("Rounds", "rounds"), ("Epochs", "epochs"))
     )
-    if len(more) < 4 or len(longer) < 4:
-        return NOT_RUN
+    for swept in (more, longer):
+        needed(swept, 4)
     least = min(back, key=lambda p: p[1])[0]
     upto = [a for e, a in longer if e <= 5]
     rising, falling = spearman(more), spearman(worse)
@@ -442,9 +430,7 @@ def more_clients_help(cells: Cells) -> Verdict:
     named = []
     for name in BOTH:
         mine = cells.of(table="Participants", name=name, method="SPECIAL")
-        found = [r for n in ("2", "4", "6", "8") if (r := first(mine, clients=n)) is not None]
-        if len(found) < 4:
-            return NOT_RUN
+        found = [needed(first(mine, clients=n)) for n in ("2", "4", "6", "8")]
         steps = [difference(b, a) for a, b in zip(found, found[1:], strict=False)]
         good = all(d is not None and d.mean >= -d.error for d in steps)
         named.append((name, decide(good, ", ".join(f"{r.mean:.1f}" for r in found))))
@@ -460,9 +446,7 @@ def earlier_losses(cells: Cells) -> Verdict:
     The theorem's own constants cannot be measured. Whether the rise falls from round 10 to 20 is
     reported. Linear model, digits."""
     mine = cells.of(table="Theory", setting="T 20")
-    share, ratio = (first(mine, name=n) for n in ("aligned share", "rise over its bound"))
-    if share is None or ratio is None:
-        return NOT_RUN
+    share, ratio = (needed(first(mine, name=n)) for n in ("aligned share", "rise over its bound"))
     largest = max(ratio.values.values())
     aligned = decide(level(share) >= 95.0, f"{share.mean:.1f}% aligned")
     verdict = combined(
@@ -479,11 +463,7 @@ def gradient_decays(cells: Cells) -> Verdict:
     between -1.5 and -0.3 against T from 5 to 80 (both in logs), and falling from N = 2 to 4 and 8.
     Linear model, digits."""
     mine, times = cells.of(table="Theory", name="smallest gradient"), (5, 10, 20, 40, 80)
-    by_rounds = [first(mine, setting=f"T {t}") for t in times]
-    by_clients = [first(mine, setting=s) for s in ("N 2", "T 20", "N 8")]
-    if None in (*by_rounds, *by_clients):
-        return NOT_RUN
-    slope = power_law(times, [level(r) for r in by_rounds])
-    falling = [level(r) for r in by_clients]
+    slope = power_law(times, [level(needed(first(mine, setting=f"T {t}"))) for t in times])
+    falling = [level(needed(first(mine, setting=s))) for s in ("N 2", "T 20", "N 8")]
     falls = decide(falling == sorted(falling, reverse=True), ", ".join(f"{v:.2e}" for v in falling))
     return combined([("T", decide(-1.5 <= slope <= -0.3, f"slope {slope:+.2f}")), ("N", falls)])

@@ -1,9 +1,8 @@
 """Figures of a run by name.
 
-- curves  levels, changes of members, slopes
-- drift   depth and length of a drop
-- tasks   sequences of tasks
-- theory  theorems checked at a run's models
+- curves   levels, changes of members, slopes
+- changes  depth and length of a drop, sequences of tasks
+- theory   theorems checked at a run's models
 
 >>> from shoal.papers.measures import find
 >>> find("first_rounds").__name__

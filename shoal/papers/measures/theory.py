@@ -19,7 +19,7 @@ from shoal.core.task import ModuleTask
 from shoal.core.types import Batch, ClientData
 from shoal.methods.parts.mean_field_rates import Swept, Trajectory, control_rates, pretrained
 from shoal.papers.measures import RunFiles, measure_of_model
-from shoal.papers.measures.tasks import anchor_bound_of, tasks
+from shoal.papers.measures.changes import anchor_bound_of, tasks
 from shoal.rounds.play import ServerCalls
 from shoal.rounds.state import Federation, Round
 from shoal.runs.directory import RunDir

@@ -19,7 +19,7 @@ from shoal.core.errors import UserError
 from shoal.core.task import QuadraticTask
 from shoal.core.tree import Tree
 from shoal.core.types import Kind, Model, Reduction, Work
-from shoal.core.world_protocol import Moment
+from shoal.core.world_protocol import Moment, World
 from shoal.engines.api import Order, Results
 from shoal.engines.client_round import ClientProgram
 from shoal.engines.loop import Loop
@@ -188,13 +188,13 @@ class RecordingPart(Part):
     def server_state(self, view: ServerView) -> Tree:
         return Begun(view.theta, torch.zeros_like(view.theta), view.model.stats)
 
-    def begin(self, view: ServerView) -> Tree:
+    def session_begins(self, view: ServerView) -> Tree:
         return Begun(view.theta, view.state.delta, view.model.stats)
 
     def upload(self, view: View, delta: Tensor, work: Work) -> tuple[Tensor, Tree]:
         return delta, Trip(view.start, view.x)
 
-    def anchor(self, view: ServerView, theta: Tensor) -> Stepped:
+    def after_server_step(self, view: ServerView, theta: Tensor) -> Stepped:
         assert view.uploads is not None
         return Stepped(theta, view.state._replace(delta=view.uploads.delta))
 
@@ -477,7 +477,7 @@ def epochs_of(hyper: Hyper, several: bool) -> tuple[int, int | tuple[int, ...] |
 
 
 def cohorts_of(
-    given: Sequence[Sequence[int]] | None, world: Quadratics
+    given: Sequence[Sequence[int]] | None, world: World
 ) -> tuple[tuple[int, ...], ...] | None:
     """The prescribed participants of every round; None is all members."""
     if given is None:

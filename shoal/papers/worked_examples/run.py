@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from shoal.core.errors import UserError
-from shoal.papers.worked_examples import one_model, several_models
+from shoal.papers.worked_examples import adapters, one_model, several_models
 from shoal.papers.worked_examples.play import BUILDERS, FORMULAS, RUNNERS, Case, Values, names_of
 from shoal.papers.worked_examples.reading import read_case, read_file
 
@@ -21,7 +21,7 @@ Status = Literal["ok", "deviates", "not run"]
 SHOWN = 3  # problems listed for each case
 STYLES = {"ok": "green", "deviates": "bold red", "not run": "dim"}
 
-METHODS = (one_model, several_models)  # importing them registers their entries
+METHODS = (adapters, one_model, several_models)  # importing them registers their entries
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,9 @@ def refuse_unknown(case: Case) -> None:
     if kind == "formula":
         if len(names) > 1 or names[0] not in FORMULAS:
             raise UserError(f"{case['method']} has no formula yet")
-    elif missing := [name for name in names if name not in BUILDERS]:
+    elif kind == "lora" and names != ["LoRA"]:
+        raise UserError(f"cases of kind lora are of method LoRA, not {case['method']}")
+    elif kind != "lora" and (missing := [name for name in names if name not in BUILDERS]):
         raise UserError(f"{' and '.join(missing)} is not in the catalog yet")
 
 

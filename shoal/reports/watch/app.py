@@ -8,7 +8,6 @@ import secrets
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from http.cookies import CookieError, SimpleCookie
-from importlib.resources import files
 from pathlib import Path
 from urllib.parse import parse_qs
 
@@ -22,7 +21,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shoal.core.errors import UserError
-from shoal.core.files import dump_json
+from shoal.core.files import asset, dump_json
 from shoal.reports import html
 from shoal.reports.watch.runs import NotShownError, Runs, Stamp
 
@@ -155,14 +154,14 @@ def make_app(root: Path, token: str | None = None) -> Starlette:
     charts = {"charts.js": html.page_script(), "charts.css": html.page_style()}
 
     def page(request: Request) -> Response:
-        return _file("watch.html", _own("watch.html"))
+        return _file("watch.html", asset("shoal.reports.watch", "watch.html"))
 
-    def asset(request: Request) -> Response:
+    def part_of_page(request: Request) -> Response:
         name = request.path_params["name"]
         if name in charts:
             return _file(name, charts[name])
         if name in ("watch.js", "watch.css"):
-            return _file(name, _own(name))
+            return _file(name, asset("shoal.reports.watch", name))
         return PlainTextResponse("no such file\n", 404)
 
     def listed(request: Request) -> Response:
@@ -188,7 +187,7 @@ def make_app(root: Path, token: str | None = None) -> Starlette:
     return Starlette(
         routes=[
             Route("/", page),
-            Route("/assets/{name}", asset),
+            Route("/assets/{name}", part_of_page),
             Route("/api/runs", listed),
             Route("/api/run", one),
             Route("/api/compare", several),
@@ -196,10 +195,6 @@ def make_app(root: Path, token: str | None = None) -> Starlette:
         ],
         middleware=[Middleware(AccessControl, token=token, hosts=None if token else LOCAL)],
     )
-
-
-def _own(name: str) -> str:
-    return (files("shoal.reports.watch") / "assets" / name).read_text(encoding="utf-8")
 
 
 def _file(name: str, text: str) -> Response:

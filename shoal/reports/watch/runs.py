@@ -8,10 +8,10 @@ import shlex
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal, NamedTuple
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import yaml
 
@@ -161,24 +161,7 @@ class RunRow(NamedTuple):
     changed: float  # seconds since the epoch
 
 
-class Cards:
-    """Cards of many runs; files are opened again only when their stamp has changed."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, tuple[Stamp, Facts]] = {}
-
-    def card(self, name: str, where: RunDir, seen: Stamp) -> RunRow:
-        known = self._known.get(name)
-        if known is None or known[0] != seen:
-            known = (seen, read_facts(where))
-            self._known[name] = known
-        return _card(name, known[1], seen)
-
-    def forget_all_but(self, names: set[str]) -> None:
-        self._known = {name: known for name, known in self._known.items() if name in names}
-
-
-def _card(name: str, facts: Facts, seen: Stamp) -> RunRow:
+def run_row(name: str, facts: Facts, seen: Stamp) -> RunRow:
     changed = max(part[0] for part in seen) / 1e9
     now = state(facts.finished, facts.recent, time.time() - changed)
     left = seconds_left(facts.recent, facts.done, facts.planned) if now == "running" else None
@@ -236,6 +219,26 @@ def _last(records: list[Record], key: str) -> float | None:
 # The runs of a folder as the page sees them: cards of all, everything of those that are open.
 
 OPEN = 12  # runs of which all rounds are kept in memory
+_Value = TypeVar("_Value")
+
+
+class Unchanged(Generic[_Value]):
+    """What was made of files, by name; made again only when their stamp has changed."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[tuple[Any, ...], _Value]] = {}
+
+    def get(self, name: str, now: tuple[Any, ...], make: Callable[[], _Value]) -> _Value:
+        known = self._known.get(name)
+        if known is None or known[0] != now:
+            known = self._known[name] = (now, make())
+        return known[1]
+
+    def forget(self, name: str) -> None:
+        self._known.pop(name, None)
+
+    def forget_all_but(self, names: set[str]) -> None:
+        self._known = {name: known for name, known in self._known.items() if name in names}
 
 
 class NotShownError(Exception):
@@ -250,10 +253,10 @@ class Runs:
             raise UserError(f"{root} is no directory; give the folder that holds your runs")
         self.root = root
         self._lock = threading.Lock()
-        self._cards = Cards()
+        self._facts = Unchanged[Facts]()
         self._tails: OrderedDict[str, Tail] = OrderedDict()
-        self._pages: dict[str, tuple[Stamp, Page]] = {}
-        self._members: dict[str, tuple[Seen, Any]] = {}
+        self._pages = Unchanged[Page | None]()
+        self._members = Unchanged[Any]()
 
     def stamps(self) -> dict[str, Stamp]:
         """What every run looks like now."""
@@ -263,8 +266,8 @@ class Runs:
         """Every run: those that play by name, then the one that changed last first."""
         with self._lock:
             found = find_runs(self.root)
-            self._cards.forget_all_but(set(found))
-            cards = [self._cards.card(n, where, stamp(where)) for n, where in found.items()]
+            self._facts.forget_all_but(set(found))
+            cards = [self._card(name, where, stamp(where)) for name, where in found.items()]
         return sorted(cards, key=_place)
 
     def page(self, name: str) -> dict[str, Any]:
@@ -274,12 +277,13 @@ class Runs:
             if where is None:
                 raise NotShownError("there is no such run here (any more)")
             now = stamp(where)
-            card = self._cards.card(name, where, now)
+            card = self._card(name, where, now)
             goes_on = ["flower", "resume", str(where.path.parent)]
             words = goes_on if where.is_real else ["resume", str(where.path)]
             resume = shlex.join(["shoal", *words])  # to be pasted into a shell
             told = {**card._asdict(), "resume": resume}
-            return {"card": told, "page": self._page(name, where, now)}
+            page = self._pages.get(name, now, lambda: self._page(name, where))
+            return {"card": told, "page": page}
 
     def compared(self, names: Sequence[str]) -> dict[str, Any]:
         """Several runs against each other; those without a round are left to their cards."""
@@ -293,10 +297,10 @@ class Runs:
             "rounds": max(longest, default=1),
         }
 
-    def _page(self, name: str, where: RunDir, now: Stamp) -> Page | None:
-        known = self._pages.get(name)
-        if known is not None and known[0] == now:
-            return known[1]
+    def _card(self, name: str, where: RunDir, now: Stamp) -> RunRow:
+        return run_row(name, self._facts.get(name, now, lambda: read_facts(where)), now)
+
+    def _page(self, name: str, where: RunDir) -> Page | None:
         records = self._tail(name, where).read()
         if not records:
             return None
@@ -304,29 +308,22 @@ class Runs:
             text = where.config.read_text(encoding="utf-8")
             world = json.loads(where.world.read_text(encoding="utf-8"))
             page = make_page(name, text, world, records, where.finished)
-            page["members"], page["pools"] = self._members_of(name, where), pools(where)
+            # the table of clients grows at checkpoints only, and may be large
+            now = seen(where.clients)
+            page["members"] = self._members.get(name, now, lambda: members(where.clients))
+            page["pools"] = pools(where)
         except Exception as error:  # files of anybody's making
             kind = type(error).__name__
             raise NotShownError(f"the files of this run cannot be read ({kind}: {error})") from None
-        self._pages[name] = (now, page)
         return page
-
-    def _members_of(self, name: str, where: RunDir) -> Any:
-        """The table of clients grows at checkpoints only, and may be large."""
-        now = seen(where.clients)
-        known = self._members.get(name)
-        if known is None or known[0] != now:
-            known = (now, members(where.clients))
-            self._members[name] = known
-        return known[1]
 
     def _tail(self, name: str, where: RunDir) -> Tail:
         tail = self._tails.setdefault(name, Tail(where.rounds))
         self._tails.move_to_end(name)
         while len(self._tails) > OPEN:
             old, _ = self._tails.popitem(last=False)
-            self._pages.pop(old, None)
-            self._members.pop(old, None)
+            self._pages.forget(old)
+            self._members.forget(old)
         return tail
 
 

@@ -18,6 +18,7 @@ from shoal.core.errors import UserError
 from shoal.core.files import check_writable, dump_json, write_text
 from shoal.core.machine import cores
 from shoal.core.own_code import imported_first, tell, told
+from shoal.engines.workers.connect import Cluster
 from shoal.runs.directory import RunDir
 
 # ---- events --------------------------------------------------------------------------------------
@@ -101,6 +102,7 @@ def play_all(
     watch: Callable[[Event], None] | None = None,
     seconds: float | None = None,
     remember: bool = True,
+    on: Cluster | None = None,
 ) -> dict[str, Outcome]:
     """Play every config into ``root/name``, a normal run directory; finished ones are skipped.
 
@@ -112,6 +114,7 @@ def play_all(
     seconds: after that many, runs stop at a checkpoint and others do not start.
     remember: note what each name stands for, and refuse another config under it later. Not needed
         where a name is made from its config.
+    on: a Ray cluster, whose nodes play the runs; None: this machine.
 
     A run that was killed goes on from its checkpoint. A run that fails does not stop the others;
     its outcome says why. An interrupt stops all of them at a checkpoint and is raised again.
@@ -129,22 +132,23 @@ def play_all(
         for name in todo:  # named here, so that no worker writes over the progress
             for source in sources(configs[name]).values():
                 tell(source)
-        order = {
+        order: dict[str, Any] = {
             "root": str(root),
             "runs": todo,
-            "workers": workers or cores(),
             "seconds": seconds,
             "path": [str(Path(folder).resolve()) for folder in sys.path],
             "told": told(),
             "imports": imported_first(),
         }
+        order |= {"on": asdict(on)} if on else {"workers": workers or cores()}
         outcomes |= _supervise(order, watch or (lambda event: None))
     return {name: outcomes.get(name, Outcome("failed", "the worker died")) for name in configs}
 
 
 def _supervise(order: dict[str, Any], watch: Callable[[Event], None]) -> dict[str, Outcome]:
     """Run the manager to its end and gather what it says."""
-    command = [sys.executable, "-m", "shoal.runs.sweep.worker"]
+    owner = "on_ray" if "on" in order else "worker"
+    command = [sys.executable, "-m", f"shoal.runs.sweep.{owner}"]
     # One thread a worker unless the manager says otherwise; set before torch starts anywhere.
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     manager = subprocess.Popen(

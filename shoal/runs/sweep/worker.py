@@ -23,7 +23,7 @@ from shoal.core.machine import keep_to
 from shoal.core.own_code import adopt
 from shoal.data.sources import Dataset
 from shoal.runs.directory import RunDir
-from shoal.runs.player import AbandonedError
+from shoal.runs.player import RoundFailedError
 from shoal.runs.run import DurableRun
 from shoal.runs.sweep.pool import Event, data_key
 
@@ -48,8 +48,8 @@ class Worker:
         except KeyboardInterrupt:
             self.tell(Event(name, status="stopped", text="interrupted"))
             raise
-        except (UserError, AbandonedError) as error:
-            apart = isinstance(error, AbandonedError) and error.diverged
+        except (UserError, RoundFailedError) as error:
+            apart = isinstance(error, RoundFailedError) and error.diverged
             self.tell(Event(name, status="diverged" if apart else "failed", text=str(error)))
         except Exception as error:
             # a mistake of ours or of a user's own part: one line, and the sweep goes on
@@ -180,22 +180,20 @@ def main() -> None:
     # An interrupt at the keyboard reaches everybody: children make a checkpoint, we wait for them.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)  # threads do not survive a fork, so none may start here
-    order: dict[str, Any] = json.loads(_first_line())
+    order: dict[str, Any] = json.loads(first_line())
     adopt(order["path"], order["told"], order["imports"])
     runs = {name: from_mapping(values) for name, values in order["runs"].items()}
     manager = Manager(Path(order["root"]), order["workers"], events)
     manager.play(runs, order["seconds"])
 
 
-def _first_line() -> bytes:
+def first_line() -> bytes:
     """Without a buffer, which would hide the end of the input from ``select``."""
     line = b""
     while not line.endswith(b"\n"):
         piece = os.read(sys.stdin.fileno(), 65_536)
         if not piece:
-            raise SystemExit(
-                "shoal.runs.sweep.worker is started by shoal.runs.sweep, with an order"
-            )
+            raise SystemExit("this module is started by shoal.runs.sweep, with an order")
         line += piece
     return line
 

@@ -322,7 +322,7 @@ def factors(points: list[Tensor], part: VariabilityRate | None = None) -> list[f
     view = blank_view(settings, model, points[0], settings.world.at(0), 0.1)
     state, out = part.server_state(view), []
     for point in points:
-        _, state = part.anchor(replace(view, state=state), point)
+        _, state = part.after_server_step(replace(view, state=state), point)
         out.append(float(state.factor))
     return out
 

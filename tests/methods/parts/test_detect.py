@@ -47,7 +47,7 @@ def noticed(part: Part, uploads: Sequence[Uploads], view: ServerView) -> tuple[l
     """Rounds at which it notices, and its last state."""
     state, out = part.server_state(view), []
     for round, sent in enumerate(uploads):
-        found, state = part.notice(replace(view, state=state, uploads=sent))
+        found, state = part.detect(replace(view, state=state, uploads=sent))
         out += [round] if found else []
     return out, state
 

@@ -286,7 +286,7 @@ def test_feddc_without_variates_is_feddyn(make: Worlds, stretches: Any) -> None:
 
 def test_feddc_has_the_variates_of_scaffold() -> None:
     assert [type(p) for p in catalog.feddc().parts] == [DriftCorrection, ControlVariate]
-    assert any(p.displacement_memory for p in catalog.feddc().parts)
+    assert any(p.needs_plain_sgd for p in catalog.feddc().parts)
 
 
 # ---- FedACG --------------------------------------------------------------------------------------
@@ -370,7 +370,7 @@ def test_fednova_under_server_momentum_pushes_the_normalised_step() -> None:
     once = trajectory(catalog.fednova(), world, **unequal)
     method = catalog.fednova() | catalog.fedavgm(beta=0.9)
     assert torch.equal(trajectory(method, world, **unequal), once)
-    assert NormalizedProgress().displacement_memory
+    assert NormalizedProgress().needs_plain_sgd
 
 
 # ---- compositions --------------------------------------------------------------------------------

@@ -10,17 +10,19 @@ import pytest
 
 from shoal.papers.worked_examples.run import verify_case
 
-FILE = json.loads((Path(__file__).parent / "examples_right.json").read_text())
-CASES = {case["id"]: case for case in FILE["cases"]}
+HERE = Path(__file__).parent
+FILES = [json.loads((HERE / f"examples_{name}.json").read_text()) for name in ("right", "lora")]
+CASES = {case["id"]: case for file in FILES for case in file["cases"]}
+TOLERANCE = 1e-9
 
 
 def test_every_case_is_there() -> None:
-    assert len(CASES) == 15
+    assert len(CASES) == 15 + 4 and {file["tolerance"] for file in FILES} == {TOLERANCE}
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_a_case_is_hit(name: str) -> None:
-    result = verify_case(CASES[name], FILE["tolerance"])
+    result = verify_case(CASES[name], TOLERANCE)
     assert result.problems == () and result.status == "ok"
     assert result.values > 5 and result.worst < 1e-9
 
@@ -36,4 +38,4 @@ def test_a_case_can_fail(name: str) -> None:
         expected[-1] += 1e-6
     else:
         case["expected_extra"]["unheard_of"] = 1.0
-    assert verify_case(case, FILE["tolerance"]).status == "deviates"
+    assert verify_case(case, TOLERANCE).status == "deviates"

@@ -47,7 +47,7 @@ class TaskAnchor(Part):
         brought = self._brought(view, view.theta.new_zeros(int(rows.max()) + 1))
         return start._replace(brought=brought, seen=torch.zeros_like(brought))
 
-    def begin(self, view: ServerView) -> Tree:
+    def session_begins(self, view: ServerView) -> Tree:
         state = view.state._replace(point=view.theta, task=view.state.task + 1.0)
         if state.brought is None:
             return state
@@ -95,7 +95,7 @@ class ServerAnchor(TaskAnchor):
     server rate.
     """
 
-    def anchor(self, view: ServerView, theta: Tensor) -> Stepped:
+    def after_server_step(self, view: ServerView, theta: Tensor) -> Stepped:
         lam = self.lam * (view.state.task > 0).to(theta.dtype)
         pulled = (theta + lam * view.state.point) / (1.0 + lam)
         return Stepped(taught(view.task, view.state.seen, pulled, theta), view.state)
@@ -125,7 +125,7 @@ class ClientAnchor(TaskAnchor):
     lam: float = 0.2
     every: Literal["epoch", "step", "rate"] = "epoch"
 
-    payload_once: ClassVar[Literal["round", "stage"]] = "stage"
+    payload_is_sent: ClassVar[Literal["each_round", "once_per_task"]] = "once_per_task"
 
     def broadcast(self, view: ServerView, theta: Tensor) -> Sent:
         strength = 2.0 * self.lam * (view.state.task > 0).to(theta.dtype)

@@ -93,7 +93,7 @@ class ReplayBuffer(TaskPart):
 
     targets: ClassVar[tuple[Target, ...]] = ("class",)
     reduction: ClassVar[Reduction] = Reduction.SUM
-    eager_reason: ClassVar[str] = (
+    loop_only_reason: ClassVar[str] = (
         "its buffer is rows of the pool, and only the loop engine shows a client its rows"
     )
 
@@ -109,7 +109,7 @@ class ReplayBuffer(TaskPart):
     def broadcast(self, view: ServerView, theta: Tensor) -> Sent:
         return Sent(theta, view.state if self.B else ())
 
-    def anchor(self, view: ServerView, theta: Tensor) -> Stepped:
+    def after_server_step(self, view: ServerView, theta: Tensor) -> Stepped:
         sums = view.payload
         if not sums:
             return Stepped(theta, view.state)
@@ -128,7 +128,7 @@ class ReplayBuffer(TaskPart):
         none = torch.full((self.B,), -1, dtype=torch.int64, device=view.received.device)
         return Buffer(Samples(none, none), Samples(none, none))
 
-    def member_end(self, view: View) -> Tree:
+    def client_session_end(self, view: View) -> Tree:
         return Buffer(view.memory.chosen, view.memory.chosen)
 
     def data(self, memory: Tree, data: ClientData) -> ClientData:

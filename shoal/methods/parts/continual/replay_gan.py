@@ -113,7 +113,7 @@ class GanReplay(LastTaskModel):
     previous_only: ClassVar[bool] = False
     individual_uploads: ClassVar[bool] = True
     own_task: ClassVar[bool] = True
-    eager_reason: ClassVar[str] = (
+    loop_only_reason: ClassVar[str] = (
         "two gradients of a GAN a step take longer to trace than they save, and its training "
         "magnifies rounding"
     )
@@ -174,8 +174,8 @@ class GanReplay(LastTaskModel):
         kept = super().client_end(replace(view, memory=view.memory.kept), work)
         return view.memory._replace(kept=kept, held=torch.maximum(view.memory.held, held))
 
-    def member_end(self, view: View) -> Tree:
-        kept = super().member_end(replace(view, memory=view.memory.kept))
+    def client_session_end(self, view: View) -> Tree:
+        kept = super().client_session_end(replace(view, memory=view.memory.kept))
         return view.memory._replace(kept=kept, old=view.memory.held)
 
     def upload(self, view: View, delta: Tensor, work: Work) -> tuple[Tensor, Tree]:
@@ -183,7 +183,7 @@ class GanReplay(LastTaskModel):
         return delta, GanUpload(kept.kept.last[:split], kept.kept.known, kept.held, kept.old)
 
     # ---- server ----
-    def anchor(self, view: ServerView, theta: Tensor) -> Stepped:
+    def after_server_step(self, view: ServerView, theta: Tensor) -> Stepped:
         uploads = view.uploads
         if self.M == 0 or uploads is None or uploads.stacked is None or view.sent is None:
             return Stepped(theta, view.state)

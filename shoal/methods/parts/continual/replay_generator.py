@@ -184,7 +184,7 @@ class ReplayGenerator(TaskPart):
 
     targets: ClassVar[tuple[Target, ...]] = ("class",)
     reduction: ClassVar[Reduction] = Reduction.SUM
-    payload_once: ClassVar[Literal["round", "stage"]] = "stage"
+    payload_is_sent: ClassVar[Literal["each_round", "once_per_task"]] = "once_per_task"
     # distillation from the model that training starts at has no gradient but rounding's
     float32_gaps: ClassVar[Gaps] = Gaps(adaptive=5e-2)
 
@@ -213,7 +213,7 @@ class ReplayGenerator(TaskPart):
         model = view.model
         return Replayed(view.state.task, trained, model.theta, model.stats, old, seen), ()
 
-    def begin(self, view: ServerView) -> Tree:
+    def session_begins(self, view: ServerView) -> Tree:
         return view.state._replace(task=view.state.task + 1.0)
 
     def broadcast(self, view: ServerView, theta: Tensor) -> Sent:
@@ -223,7 +223,7 @@ class ReplayGenerator(TaskPart):
             return Sent(theta)
         return Sent(theta, Memory(state.generator, state.theta, state.stats, state.old))
 
-    def anchor(self, view: ServerView, theta: Tensor) -> Stepped:
+    def after_server_step(self, view: ServerView, theta: Tensor) -> Stepped:
         if self.labels == "domain":
             return Stepped(theta, view.state)
         met = (view.payload.classes > 0).to(theta.dtype)

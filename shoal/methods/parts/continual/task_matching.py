@@ -240,19 +240,19 @@ class TaskMatch(TaskPart):
         really = torch.ones((), dtype=torch.bool, device=view.theta.device)
         return view.state._replace(past=with_model(view.state.past, view.theta, really)), ()
 
-    def begin(self, view: ServerView) -> Tree:
+    def session_begins(self, view: ServerView) -> Tree:
         task = view.state.progress.task + 1.0
         return view.state._replace(progress=TaskProgress(task, torch.zeros_like(task)))
 
     def broadcast(self, view: ServerView, theta: Tensor) -> Sent:
         return Sent(theta, view.state.progress)
 
-    def anchor(self, view: ServerView, theta: Tensor) -> Stepped:
+    def after_server_step(self, view: ServerView, theta: Tensor) -> Stepped:
         progress = view.state.progress
         older = progress._replace(age=progress.age + 1.0)
         return Stepped(theta, view.state._replace(progress=older))
 
-    def serve(self, view: ServerView, client: int | None, memory: Tree) -> Tensor:
+    def model_for(self, view: ServerView, client: int | None, memory: Tree) -> Tensor:
         past, now = view.state.past, [view.theta]
         if memory is not None and client is not None:
             past, fresh = memory.past, bool(memory.task == view.state.progress.task)
@@ -268,7 +268,7 @@ class TaskMatch(TaskPart):
     def client_end(self, view: View, work: Work) -> Tree:
         return view.memory._replace(current=view.x, task=view.sent.task)
 
-    def member_end(self, view: View) -> Tree:
+    def client_session_end(self, view: View) -> Tree:
         kept = view.memory
         past = with_model(kept.past, kept.current, kept.task >= 0)
         return kept._replace(task=torch.full_like(kept.task, -1.0), past=past)

@@ -59,7 +59,7 @@ class LastTaskModel(TaskPart):
     def server_state(self, view: ServerView) -> Tree:
         return Count(torch.zeros((), dtype=view.theta.dtype, device=view.theta.device))
 
-    def begin(self, view: ServerView) -> Tree:
+    def session_begins(self, view: ServerView) -> Tree:
         return view.state._replace(task=view.state.task + 1.0)
 
     def broadcast(self, view: ServerView, theta: Tensor) -> Sent:
@@ -75,7 +75,7 @@ class LastTaskModel(TaskPart):
     def client_end(self, view: View, work: Work) -> Tree:
         return view.memory._replace(current=view.x, task=view.sent.task)
 
-    def member_end(self, view: View) -> Tree:
+    def client_session_end(self, view: View) -> Tree:
         kept, ended = view.memory, view.sent.task
         fresh = (kept.task == ended) if self.previous_only else (kept.task >= 0.0)
         known = fresh.to(kept.known.dtype)

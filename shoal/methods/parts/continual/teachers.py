@@ -96,7 +96,7 @@ class SessionTeacher(Part):
     def session_end(self, view: ServerView) -> tuple[Tree, Tree]:
         old = view.state.old
         if self.mode == "glfc":
-            for answer in view.reach.ask(self.held_classes, (), view.members):
+            for answer in view.clients.ask(self.held_classes, (), view.members):
                 old = torch.maximum(old, answer)
         active = torch.ones_like(view.state.active)
         return Teacher(view.theta, view.model.stats, active, old), ()

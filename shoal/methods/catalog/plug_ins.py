@@ -1,4 +1,12 @@
-"""Detectors of hidden shifts, and measuring parts: compose them with any method."""
+"""Plug-ins to compose with any method: detectors of hidden shifts, measuring parts, and what
+clients send (compressed or private changes).
+
+Client weights stay those of the method, but under ``private``, which needs equal ones.
+
+>>> from shoal import catalog
+>>> catalog.fedavgm() | catalog.top_k(share=0.01)
+Method fedavgm + top_k (client weights: by_samples): ServerMomentum() | TopK(share=0.01)
+"""
 
 from __future__ import annotations
 
@@ -10,6 +18,7 @@ from shoal.core.setting_types import (
     AtLeast0,
     Below1,
     Count,
+    Limit,
     Size,
     Threshold,
     Within0And1,
@@ -25,6 +34,9 @@ from shoal.methods.parts.detectors import (
     TrainingLoss,
     UploadSpread,
 )
+from shoal.methods.parts.sent_changes import Private, Quantized, RandomK, TopK
+
+# ---- detectors and measures ----------------------------------------------------------------------
 
 
 @entry
@@ -87,3 +99,30 @@ def measure_divergence(
 def measure_training_loss() -> Method:
     """The received model's loss on the participants' training data; changes nothing."""
     return Method("measure_training_loss", (TrainingLoss(),), base=False)
+
+
+# ---- what clients send ---------------------------------------------------------------------------
+
+
+@entry
+def top_k(share: Above0To1 = 0.1, error_feedback: bool = True) -> Method:
+    """Only the largest numbers of a change are sent (Aji and Heafield 2017)."""
+    return Method("top_k", (TopK(share=share, error_feedback=error_feedback),), base=False)
+
+
+@entry
+def random_k(share: Above0To1 = 0.1, error_feedback: bool = True) -> Method:
+    """Numbers of a change that are drawn anew in every round are sent (Konecny et al. 2016)."""
+    return Method("random_k", (RandomK(share=share, error_feedback=error_feedback),), base=False)
+
+
+@entry
+def quantize(bits: Literal[4, 8, 16, 32] = 8, error_feedback: bool = True) -> Method:
+    """Numbers of a change are sent with few bits (Alistarh et al. 2017)."""
+    return Method("quantize", (Quantized(bits=bits, error_feedback=error_feedback),), base=False)
+
+
+@entry
+def private(clip: Limit = 1.0, noise: AtLeast0 = 1.0, delta: Within0And1 = 1e-5) -> Method:
+    """Differential privacy of members: clipped changes, their mean under noise (McMahan 2018)."""
+    return Method("private", (Private(clip=clip, noise=noise, delta=delta),), "equal", base=False)

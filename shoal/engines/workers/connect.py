@@ -1,0 +1,167 @@
+"""The cluster: where it is, what a worker asks of it, and a sentence when nobody answers."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+from shoal.core.errors import UserError
+from shoal.core.machine import cores
+
+KNOCK = 5.0  # seconds for a port to open
+ANSWER = 12.0  # seconds for the head behind it to say something
+# A process of its own: where nobody answers, Ray waits for a minute and then ends its process.
+ASK = """
+import sys
+from ray._raylet import GcsClient
+GcsClient(address=sys.argv[1]).internal_kv_get(b"shoal", None, timeout=5)
+"""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Which cluster, and what each worker asks for.
+
+    ``address``: of the head (``host:port``), ``auto``, ``ray://host:port`` for Ray's client, or
+    None for ``RAY_ADDRESS``, or else a Ray of our own on this machine. ``workers``: None takes the
+    cores that are free. ``patience``: seconds to wait for the first worker.
+    """
+
+    address: str | None = None
+    workers: int | None = None
+    cpus_per_worker: int = 1
+    memory: int | None = None  # bytes
+    runtime_env: Mapping[str, Any] = field(default_factory=dict)
+    working_dir: str | None = None
+    patience: float = 60.0
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        """Ray's ``runtime_env`` of the run."""
+        own = {} if self.working_dir is None else {"working_dir": self.working_dir}
+        return {**self.runtime_env, **own}
+
+
+@dataclass(frozen=True)
+class Connection:
+    """Ray; whether it was us who started or joined it; the head's host and port, where known."""
+
+    ray: Any
+    ours: bool
+    head: tuple[str, int] | None
+
+
+def connected(cluster: Cluster) -> Connection:
+    """Join the cluster, or start one here. Where nobody answers it says so within 20 seconds."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a simulation tells nobody about itself
+    ray: Any = import_module("ray")
+    if ray.is_initialized():
+        if cluster.environment:
+            raise UserError(
+                "ray.runtime_env, ray.working_dir: Ray runs in this process already, and its "
+                "environment cannot be changed; give it to ray.init"
+            )
+        return Connection(ray, False, _head(ray))
+    address = cluster.address or os.environ.get("RAY_ADDRESS") or "local"
+    options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+    if cluster.environment:
+        options["runtime_env"] = cluster.environment
+    if address == "local":
+        most = cluster.workers and cluster.workers * cluster.cpus_per_worker
+        options |= {"num_cpus": most or cores(), "include_dashboard": False}
+    else:
+        address = _answering(address)
+    try:
+        ray.init(address=address, **options)
+    except Exception as error:  # Ray has no class of its own for most of them
+        raise UserError(f"ray.address: {_where(address)} ({_first_line(error)})") from None
+    return Connection(ray, True, None if address == "local" else _head(ray))
+
+
+def answers(head: tuple[str, int], seconds: float = 1.0) -> bool:
+    """Whether somebody listens there."""
+    try:
+        socket.create_connection(head, timeout=seconds).close()
+    except OSError:
+        return False
+    return True
+
+
+def _answering(address: str) -> str:
+    """The address, once it is known that a Ray head is there."""
+    if address.startswith("ray://"):
+        if not answers(_split(address, address.removeprefix("ray://")), KNOCK):
+            raise _nobody(address, "ray start --head --ray-client-server-port=10001")
+        return address
+    if address == "auto":
+        try:
+            found = import_module("ray._private.services").canonicalize_bootstrap_address_or_die
+            address = found("auto")
+        except ConnectionError:
+            raise UserError(
+                "ray.address: 'auto', and no Ray runs on this machine; start one (ray start "
+                "--head), or write the head's host:port"
+            ) from None
+    if not answers(_split(address, address), KNOCK):
+        raise _nobody(address, "ray start --head --port=6379")
+    try:
+        asked = [sys.executable, "-c", ASK, address]
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=ANSWER)
+        said = "" if done.returncode == 0 else (done.stderr.strip().splitlines() or ["no word"])[-1]
+    except subprocess.TimeoutExpired:
+        said = f"no answer in {ANSWER:.0f} seconds"
+    if said:
+        raise UserError(
+            f"ray.address: something listens at {address}, but it does not answer as the head of a "
+            f"Ray cluster of this version ({said.removeprefix('ray.exceptions.')}); "
+            f"{_token()}; try: ray status --address {address}"
+        )
+    return address
+
+
+def _token() -> str:
+    """What is known of token authentication here."""
+    if os.environ.get("RAY_AUTH_MODE") != "token":
+        return "if the cluster wants a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH"
+    named = [name for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH") if name in os.environ]
+    return f"the token is from {named[0] if named else '~/.ray/auth_token'}: is it the cluster's?"
+
+
+def _split(address: str, host_port: str) -> tuple[str, int]:
+    host, colon, port = host_port.rpartition(":")
+    if not (colon and host and port.isdigit() and 0 < int(port) < 2**16):
+        raise UserError(
+            f"ray.address: {address!r} is none; write host:port of the head (ray start --head "
+            "prints it), ray://host:port, or auto"
+        )
+    return host.strip("[]"), int(port)
+
+
+def _nobody(address: str, start: str) -> UserError:
+    return UserError(
+        f"ray.address: nobody answers at {address}; is the head running ({start}), and is the port "
+        f"open from here? Without a cluster, leave ray.address out"
+    )
+
+
+def _where(address: str) -> str:
+    return "no Ray could be started here" if address == "local" else f"no Ray at {address!r}"
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def _head(ray: Any) -> tuple[str, int] | None:
+    try:
+        host, _, port = str(ray.get_runtime_context().gcs_address).rpartition(":")
+        return (host.strip("[]"), int(port)) if port.isdigit() else None
+    except Exception:  # Ray's client does not say
+        return None

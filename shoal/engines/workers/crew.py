@@ -1,0 +1,282 @@
+"""Actors on a cluster that changes: placed where there is room, watched, replaced, let go."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+from uuid import uuid4
+
+import torch
+
+from shoal.core.errors import LostMachinesError, UserError
+from shoal.engines.workers.connect import Cluster, Connection, answers
+from shoal.engines.workers.dispatch import Died
+from shoal.engines.workers.work import ShareAnswer, ShareJob, ShareWork
+
+LOOK = 1.0  # seconds between two looks at the cluster
+PULSE = 3.0  # seconds between two questions whether a worker is alive
+HUNG = 20.0  # seconds without an answer to that, after which it is taken for frozen
+LEAST = 300.0  # seconds that any share may take
+OVERDUE = 20  # times what the slowest share took before: its worker is taken for stuck
+HEAD = 10.0  # seconds that the head may be away
+LATER = 5.0  # seconds that the first round waits for workers that are about to come
+FAILED = 3  # workers that did not start, one after another
+
+T = TypeVar("T")  # what an actor answers
+Start = Callable[[Any], Any]  # an actor -> the reference of its answer
+
+
+class ShareActor:
+    """A worker on the cluster."""
+
+    def __init__(self, path: list[str], threads: int) -> None:
+        # modules that the driver could import, where this machine has them at the same place
+        sys.path += [folder for folder in path if folder not in sys.path]
+        import ray
+        import ray.cloudpickle
+
+        torch.set_num_threads(1)
+        self._node = ray.get_runtime_context().get_node_id()
+        self._work = ShareWork(threads, ray.get, ray.cloudpickle.loads)
+
+    def pulse(self) -> tuple[str, str]:
+        """Answered beside the work: whoever does not is frozen."""
+        return self._node, f"{os.uname().nodename}, process {os.getpid()}"
+
+    def run(self, job: ShareJob, frame: Any, program: list[Any]) -> ShareAnswer:
+        """One share. What many of them need comes by reference."""
+        return self._work.answer(job, frame, program[0])
+
+
+@dataclass
+class Hand:
+    """An actor; ``place`` is empty until it has said where it is."""
+
+    actor: Any
+    born: float
+    heard: float
+    pulse: Any
+    node: str = ""
+    place: str = ""
+    task: tuple[int, int] | None = None  # of which order, which share
+    answer: Any = None
+    began: float = 0.0
+
+
+class ActorCrew(Generic[T]):
+    """``start(index)`` says how to put a share to an actor, which is a ``kind`` that has a
+    ``pulse``; ``least`` are seconds that any share may take."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        cluster: Cluster,
+        note: Callable[[str], None],
+        kind: type = ShareActor,
+        least: float = LEAST,
+    ) -> None:
+        self._ray, self._head, self._cluster = connection.ray, connection.head, cluster
+        self._note, self._least = note, least
+        self._kind = self._ray.remote(
+            num_cpus=cluster.cpus_per_worker,
+            memory=cluster.memory,
+            # its own restarts would repeat a call behind our back; a share is given out again here
+            max_restarts=0,
+            concurrency_groups={"pulse": 1},
+        )(kind)
+        self._family, self._made, self._failed = uuid4().hex[:6], 0, 0
+        self.start: Callable[[int], Start] = lambda index: lambda actor: None
+        self.hands: list[Hand] = []
+        self._order = 0
+        self._longest = self._looked = 0.0
+        self._since = self._met = time.monotonic()  # when somebody was there last; the head, too
+
+    @property
+    def size(self) -> int:
+        """Workers that are here or about to come."""
+        return max(1, len(self.hands))
+
+    @property
+    def ready(self) -> list[Hand]:
+        return [hand for hand in self.hands if hand.place]
+
+    def begin(self, start: Callable[[int], Start]) -> None:
+        """A new order; whoever is still at the last one's shares need not hurry."""
+        self._order, self.start = self._order + 1, start
+        self._since = time.monotonic()
+
+    def gather(self) -> None:
+        """Wait for the first workers, and a little for the others."""
+        until = None
+        while until is None or (time.monotonic() < until and len(self.ready) < len(self.hands)):
+            self.tend()
+            if until is None and self.ready:
+                until = time.monotonic() + LATER
+            time.sleep(0.05)
+        wanted, here = self._cluster.workers or len(self.hands), len(self.ready)
+        if here < wanted:
+            self._note(
+                f"ray: {wanted} workers were asked for and {here} are there, which do all the "
+                "work; others are used as soon as the cluster has room for them"
+            )
+
+    def tend(self) -> None:
+        now = time.monotonic()
+        if now - self._looked < LOOK and self.hands:
+            return
+        self._looked = now
+        if not self._head_is_there(now):
+            return  # whatever is asked of it now would wait
+        self._hear(now)
+        self._place(now)
+        if self.ready:
+            self._since = now
+        elif now - self._since > self._cluster.patience:
+            raise LostMachinesError(self._nobody())
+
+    def _head_is_there(self, now: float) -> bool:
+        if self._head is None or answers(self._head):
+            self._met = now
+        elif now - self._met > HEAD:
+            self.hands = []  # nobody can be told anything
+            host, port = self._head
+            raise LostMachinesError(f"ray: the head of the cluster at {host}:{port} is gone")
+        return self._met == now
+
+    def _hear(self, now: float) -> None:
+        asked = {hand.pulse: hand for hand in self.hands if hand.pulse is not None}
+        done = self._ray.wait(list(asked), num_returns=len(asked), timeout=0)[0] if asked else []
+        for pulse in done:
+            hand = asked[pulse]
+            hand.pulse = None
+            try:
+                hand.node, hand.place = self._ray.get(pulse)
+                hand.heard, self._failed = now, 0
+            except self._ray.exceptions.RayError as error:
+                if not hand.place:
+                    self._not_started(error)
+                if hand.task is None:  # else its answer says so
+                    self._note(f"ray: a worker at {hand.place or 'start'} is gone ({_last(error)})")
+                    self._drop(hand)
+        for hand in self.ready:
+            if hand.pulse is None and now - hand.heard > PULSE:
+                hand.pulse = self._ask(hand.actor)
+
+    def _not_started(self, error: Exception) -> None:
+        self._failed += 1
+        if self._failed >= FAILED:
+            raise UserError(f"ray: {FAILED} workers in turn did not start: {_last(error)}")
+
+    def _place(self, now: float) -> None:
+        """As many actors as there is room for; those that wait tell an autoscaler so."""
+        leaving = self._leaving()
+        for hand in [h for h in self.hands if h.node in leaving and h.task is None]:
+            self._note(f"ray: the worker at {hand.place} leaves in time: its node is drained")
+            self._drop(hand)
+        wanted = self._cluster.workers
+        if wanted is None:
+            free = int(self._ray.available_resources().get("CPU", 0))
+            waiting = len(self.hands) - len(self.ready)
+            wanted = len(self.ready) + max(waiting, free // self._cluster.cpus_per_worker, 0)
+        before = len(self.hands)
+        for _ in range(max(1, wanted) - before):
+            self._made += 1
+            name = f"shoal-{self._family}-{self._made}"  # the dashboard shows it
+            actor = self._kind.options(name=name).remote(sys.path, self._cluster.cpus_per_worker)
+            self.hands.append(Hand(actor, now, now, self._ask(actor)))
+        if self._order > 1 and len(self.hands) > before and self._cluster.workers is None:
+            self._note(f"ray: room for {len(self.hands)} workers now, before for {before}")
+
+    @staticmethod
+    def _ask(actor: Any) -> Any:
+        return actor.pulse.options(concurrency_group="pulse").remote()
+
+    def _leaving(self) -> set[str]:
+        state = getattr(getattr(self._ray, "_private", None), "state", None)
+        draining = getattr(getattr(state, "state", None), "get_draining_nodes", None)
+        try:
+            return set(draining()) if draining is not None else set()
+        except Exception:  # Ray's client has no such question
+            return set()
+
+    def _nobody(self) -> str:
+        has = self._ray.cluster_resources()
+        wants = f"{self._cluster.cpus_per_worker} core" + "s" * (self._cluster.cpus_per_worker > 1)
+        if self._cluster.memory:
+            wants += f" and {self._cluster.memory / 2**30:.3g} GiB (ray.memory)"
+        return (
+            f"ray: no worker could start in {self._cluster.patience:.0f} seconds: each wants "
+            f"{wants}, and of the cluster's {has.get('CPU', 0):.0f} cores "
+            f"{self._ray.available_resources().get('CPU', 0):.0f} are free; free some, add nodes, "
+            "or give ray.patience more seconds"
+        )
+
+    # ---- the crew of a dispatch ----
+    def idle(self) -> bool:
+        return any(hand.task is None for hand in self.ready)
+
+    def give(self, index: int) -> None:
+        hand = next(hand for hand in self.ready if hand.task is None)
+        hand.task, hand.began = (self._order, index), time.monotonic()
+        hand.answer = self.start(index)(hand.actor)
+
+    def wait(self, block: bool) -> Iterator[tuple[int, T | Died]]:
+        busy = {hand.answer: hand for hand in self.hands if hand.task is not None}
+        if not busy:
+            time.sleep(0.05 if block else 0)
+            return
+        done, _ = self._ray.wait(list(busy), timeout=LOOK if block else 0)
+        now = time.monotonic()
+        for hand in [busy[answer] for answer in done]:
+            yield from self._took(hand, now)
+        for hand in [h for h in busy.values() if h.task is not None]:
+            if hand.pulse is not None and now - hand.heard > HUNG + PULSE:
+                yield from self._lost(hand, f"at {hand.place} froze for {HUNG:.0f} seconds")
+            elif now - hand.began > max(self._least, OVERDUE * self._longest):
+                yield from self._lost(hand, f"at {hand.place} took {now - hand.began:.0f} seconds")
+
+    def _took(self, hand: Hand, now: float) -> Iterator[tuple[int, T | Died]]:
+        try:
+            answer: T = self._ray.get(hand.answer)
+        except (self._ray.exceptions.RayActorError, self._ray.exceptions.ObjectLostError) as error:
+            text = str(error)
+            machine = "node has died" in text or "node was" in text or "node is" in text
+            yield from self._lost(hand, f"at {hand.place} is gone ({_last(error)})", machine)
+            return
+        order, index = hand.task or (0, 0)
+        self._longest = max(self._longest, now - hand.began)
+        hand.task = hand.answer = None
+        hand.heard = now
+        if order == self._order:
+            yield index, answer
+
+    def _lost(self, hand: Hand, how: str, machine: bool = False) -> Iterator[tuple[int, Died]]:
+        order, index = hand.task or (0, 0)
+        self._drop(hand)
+        self._looked = 0.0  # another one is wanted
+        if order == self._order:
+            yield index, Died(how, machine)
+
+    def abandon(self) -> None:
+        for hand in [hand for hand in self.hands if hand.task is not None]:
+            self._drop(hand)
+
+    def _drop(self, hand: Hand) -> None:
+        self.hands.remove(hand)
+        self._ray.kill(hand.actor)
+
+    def close(self) -> None:
+        for hand in list(self.hands):
+            self._drop(hand)
+
+
+def _last(error: Exception) -> str:
+    """The line of Ray's text that says most."""
+    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
+    facts = ("class_name", "actor_id", "pid", "name")
+    said = [line for line in lines if not line.startswith(facts)]
+    return (said or [type(error).__name__])[-1][:300].rstrip(".")

@@ -1,0 +1,74 @@
+"""Clusters of several nodes on this machine, one process tree a node. ``make test-ray`` gives them
+a network of their own that has loopback only: Ray puts the machine's address for 127.0.0.1."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+
+from shoal.engines.workers.connect import Cluster
+from shoal.engines.workers.ray import Ray
+
+if find_spec("ray") is None:  # an extra: pip install 'shoal[ray]'
+    collect_ignore_glob = ["test_*.py"]
+else:
+    import ray
+    from ray.cluster_utils import Cluster as Nodes
+
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+Made = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def started() -> Iterator[Made]:
+    """``started(2, 1, 1)``: nodes with so many cores each, the head first, joined by this process
+    unless ``join=False``."""
+    running: list[Nodes] = []
+
+    def start(*cores: int, join: bool = True, **of_each: Any) -> Nodes:
+        head = {"num_cpus": cores[0], "include_dashboard": False, **of_each}
+        nodes = Nodes(initialize_head=True, head_node_args=head)
+        running.append(nodes)
+        for own in cores[1:]:
+            nodes.add_node(num_cpus=own, **of_each)
+        if join:
+            ray.init(address=nodes.address, log_to_driver=False, logging_level="ERROR")
+        return nodes
+
+    yield start
+    ray.shutdown()
+    for nodes in running:
+        nodes.shutdown()
+
+
+@pytest.fixture
+def nodes(started: Made) -> Iterator[Made]:
+    """The same, for one test alone."""
+    alone: list[Nodes] = []
+
+    def start(*cores: int, **rest: Any) -> Nodes:
+        alone.append(started(*cores, **rest))
+        return alone[-1]
+
+    yield start
+    ray.shutdown()
+    for made in alone:
+        made.shutdown()
+
+
+@pytest.fixture
+def engine() -> Iterator[Callable[..., Ray]]:
+    """``engine(workers=2)``: an engine that is closed in the end."""
+    made: list[Ray] = []
+
+    def make(**settings: Any) -> Ray:
+        made.append(Ray(Cluster(**settings)))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
