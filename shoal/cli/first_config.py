@@ -176,6 +176,11 @@ def _training(found: Survey) -> list[str]:
     return [
         f"model: {{name: linear}}  # {kind}; {{name: mlp, hidden: [32]}} for what is not linear",
         f"world: {world}",
+        *(
+            [f"# rows as they came: {{name: dated, column: {found.date}, period: month}}"]
+            if found.member and found.date
+            else []
+        ),
         f"participation: {'100' if many else '1.0'}  # members a round: a number, or a share",
         f"local: {{epochs: 2, batch: {batch}, lr: 0.02, optimizer: adam, schedule: polynomial}}",
         "method: fedavg  # `shoal methods` lists the others",

@@ -135,13 +135,14 @@ def shifts(
     for i, start in enumerate(starts):
         end = starts[i + 1] if i + 1 < len(starts) else len(records)
         shift, effect = records[start]["shift"], effects.get(start, {})
+        date, note = records[start].get("date"), notes.get(start, "")
         known = [(a, n) for n, a in _accuracies(records[start:end])]
         out.append(
             {
                 "round": start,
                 "kinds": shift["kinds"],
                 "announced": shift["announced"],
-                "note": notes.get(start, ""),
+                "note": note if date is None else f"{date}: {note}",
                 "before": rounded(effect.get("before")),
                 "lowest": rounded(effect.get("lowest")),
                 "fall": rounded(effect.get("fall")),

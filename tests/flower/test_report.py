@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 pytest.importorskip("flwr")
@@ -39,6 +40,16 @@ def run(tmp_path: Path) -> Path:
 
 def records(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+
+
+def test_members_have_the_names_of_the_roster(run: Path) -> None:
+    members = json.loads((run / "members.json").read_text())
+    names = [members[str(m)]["name"] for m in range(len(members))]
+    assert json.loads((run / "world.json").read_text())["names"] == names == read_page(run)["names"]
+    for record in records(run):
+        assert record["cohort_names"] == [names[m] for m in record["cohort"]]
+    table = pq.read_table(run / "clients.parquet").to_pylist()
+    assert {(row["client"], row["name"]) for row in table} == set(enumerate(names))
 
 
 def test_page(run: Path) -> None:

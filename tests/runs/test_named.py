@@ -94,7 +94,7 @@ def test_names_and_dates_are_everywhere(visits: Path, tmp_path: Path) -> None:
     assert page["names"] == list(SITES)
     assert page["timeline"]["dates"] == ["2024-01-01", "2024-01-08", "2024-01-22"]
     assert [s["note"] for s in page["shifts"]] == [
-        "session 1: Hull came; 3 here", "session 2: Leeds left; 2 here",
+        "2024-01-08: session 1: Hull came; 3 here", "2024-01-22: session 2: Leeds left; 2 here",
     ]  # fmt: skip
 
 

@@ -29,6 +29,7 @@ from shoal.flower.keys import make_certificates, new_key, read_key
 from shoal.flower.operations.owner import Owner, SuperLinkClient
 from shoal.flower.server.members import MemberRegistry
 from shoal.flower.server.record import LOCK
+from shoal.runs.journal import names_of
 
 # ---- places ----
 
@@ -46,6 +47,7 @@ class FederationFolder:
         self.run = path / "run"
         self.roster = self.run / "roster.json"
         self.lock = self.run / LOCK  # held by the one server that uses the run
+        self.names = path / "names.json"  # of members on this machine, where their data have some
         self.logs = path / "logs"
         self.superlink_log = self.logs / "superlink.log"
 
@@ -202,14 +204,14 @@ def prepare(place: FederationFolder, up: UpOptions, hosts: Sequence[str]) -> Non
     place.owner.make()
     for database in place.path.glob(f"{place.database.name}*"):
         database.chmod(0o600)
+    _write_data(place, up)
     roster = MemberRegistry(place.roster)
     for index in range(up.nodes):
         home = place.node(index)
         key = read_key(home / "key") if (home / "key").exists() else new_key(home / "key")
         home.chmod(0o700)  # its rows are in it
         if not up.insecure:
-            roster.add(home.name, key.public)
-    _write_data(place, up)
+            roster.add(member_name(place, index), key.public)
 
 
 def _write_data(place: FederationFolder, up: UpOptions) -> None:
@@ -225,12 +227,23 @@ def _write_data(place: FederationFolder, up: UpOptions) -> None:
         raise UserError(f"{config} is missing, so there is no data for members on this machine; "
                         "use --nodes 0 and let members bring their own")  # fmt: skip
     world = build(load(config, ["engine=loop"])).world
+    if getattr(world, "stream", None) is not None:
+        raise UserError(f"{config}: in its world rows arrive as time passes, and members on this "
+                        "machine have theirs from the start; take another world")  # fmt: skip
+    place.path.mkdir(parents=True, exist_ok=True)
+    write_text(place.names, dump_json(names_of(world) or {}) + "\n")
     for index in missing:
         data = world.train(index, 0)
         x = data.pool.x.index_select(0, data.rows).numpy()
         place.node(index).mkdir(parents=True, exist_ok=True)
         with open(place.node(index) / "data.npz", "wb", opener=private) as file:
             np.savez(file, x=x, y=data.labels.numpy())
+
+
+def member_name(place: FederationFolder, index: int) -> str:
+    """What a member on this machine is called: as its data name it, else by its number."""
+    names = json.loads(place.names.read_text()) if place.names.exists() else {}
+    return str(names.get(str(index), place.node(index).name))
 
 
 def superlink_command(place: FederationFolder, up: UpOptions) -> list[str]:
@@ -247,7 +260,8 @@ def superlink_command(place: FederationFolder, up: UpOptions) -> list[str]:
 
 def node_command(place: FederationFolder, up: UpOptions, index: int) -> list[str]:
     home = place.node(index)
-    command = [*SHOAL, "flower", "node", "--superlink", up.address, "--name", home.name]
+    command = [*SHOAL, "flower", "node", "--superlink", up.address, "--name"]
+    command.append(member_name(place, index))
     command += ["--federation", str(agreement_of(Path(up.app))), "--data", str(home / "data.npz")]
     command += ["--key", str(home / "key"), "--home", str(home)]
     return [*command, *(["--insecure"] if up.insecure else ["--ca", str(place.authority)])]
