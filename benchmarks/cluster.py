@@ -30,9 +30,9 @@ from benchmarks.networks import perceptron
 from shoal.core.machine import cores
 from shoal.engines.stacked import engine as stacked
 from shoal.engines.stacked.engine import Stacked, in_one_pool
-from shoal.engines.workers.connect import Cluster
-from shoal.engines.workers.ray import Ray
-from shoal.engines.workers.shares import shares_of
+from shoal.runs.cluster.connect import Cluster
+from shoal.runs.cluster.ray import Ray
+from shoal.runs.cluster.shares import shares_of
 
 ASKED = ("W1", "W3", "W5", "R2", "tiny")
 TINY = Load("10,000 tiny clients", lambda: perceptron(8, 4, 2), features(8), (4,) * 10_000, 10_000,

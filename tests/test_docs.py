@@ -86,7 +86,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(tmp_path)
     rule = choose.resolved_engine
     monkeypatch.setattr(
-        "shoal.engines.choose.resolved_engine",
+        "shoal.config.engine.resolved_engine",
         lambda name, *rest: rule("loop" if name == "auto" else name, *rest),
     )
     monkeypatch.setattr(registry, "_MODELS", dict(registry._MODELS))

@@ -18,7 +18,7 @@ import typer
 from shoal.core.errors import UserError
 
 if TYPE_CHECKING:
-    from shoal.engines.workers.connect import Cluster
+    from shoal.runs.cluster.connect import Cluster
 
 # ---- which ---------------------------------------------------------------------------------------
 ON = typer.Option(
@@ -41,7 +41,7 @@ def cluster_of(on: str, workers: int, working_dir: str) -> Cluster | None:
         raise UserError(f"--working-dir {working_dir}: no folder on this machine, and no URI")
     if find_spec("ray") is None:
         raise UserError("--on needs the package ray: pip install 'shoal[ray]'")
-    from shoal.engines.workers.connect import Cluster
+    from shoal.runs.cluster.connect import Cluster
 
     return Cluster(None if on == "ray" else on, workers or None, working_dir=working_dir or None)
 

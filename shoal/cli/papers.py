@@ -16,11 +16,11 @@ from shoal.cli.clusters import ON, WORKING_DIR, cluster_of
 from shoal.core.errors import UserError
 
 if TYPE_CHECKING:
-    from shoal.engines.workers.connect import Cluster
     from shoal.papers.cells import Cell
     from shoal.papers.claims import Decided
     from shoal.papers.play import Request
     from shoal.papers.publish import ReproductionReport
+    from shoal.runs.cluster.connect import Cluster
 
 
 # ---- reproduce -----------------------------------------------------------------------------------

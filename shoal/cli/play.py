@@ -10,9 +10,9 @@ from pathlib import Path
 
 import typer
 
+from shoal.config.engine import engine_line
 from shoal.core.errors import UserError
 from shoal.core.own_code import import_first, look_in
-from shoal.engines.choose import engine_line
 from shoal.reports.playing import play as watched
 from shoal.reports.progress import closing_line
 from shoal.runs.directory import RunDir

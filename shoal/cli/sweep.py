@@ -14,8 +14,8 @@ from shoal.cli.run import IMPORT
 from shoal.core.errors import UserError, suggestion
 
 if TYPE_CHECKING:
-    from shoal.engines.workers.connect import Cluster
     from shoal.papers.play import Runs
+    from shoal.runs.cluster.connect import Cluster
 
 
 # ---- sweep ---------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from shoal.config.adapters import ranks_of
+from shoal.config.engine import resolved_device, resolved_engine
 from shoal.config.schema import Config, from_mapping
 from shoal.config.subject import (
     Subject,
@@ -30,7 +31,6 @@ from shoal.core.types import Model, Pool
 from shoal.core.world_protocol import Moment, World, largest_client
 from shoal.data.augment import Augment
 from shoal.data.sources import Dataset
-from shoal.engines.choose import resolved_device, resolved_engine
 from shoal.engines.client_round import ClientProgram
 from shoal.methods.adapter_rules import with_rule
 from shoal.methods.catalog.registry import build_method, complete

@@ -3,9 +3,7 @@
 - api           Order, Member, Results, Engine; deltas by embedding row, sums in a fixed order
 - client_round  one client's round as four pure functions: start, step, epoch_end, end
 - loop          what a batch is, and the reference: one client after the other
-- choose        which engine and device
 - compiler/     A step of tensors becomes a fast loop: capture, passes, placement, emit, check,
                 cache
 - stacked/      Many clients at once: tensors [clients, parameters]
-- workers/      What goes to other processes and machines
 """

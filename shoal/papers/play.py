@@ -15,10 +15,10 @@ from pathlib import Path, PurePosixPath
 from shoal.config.schema import Config
 from shoal.core.errors import UserError
 from shoal.core.files import within, write_bytes
-from shoal.engines.workers.connect import Cluster
 from shoal.papers.cells import Cell, cells_of, run_name, selected
 from shoal.papers.measures import FIGURES, check
 from shoal.papers.recipe import Recipe, folder, recipes
+from shoal.runs.cluster.connect import Cluster
 from shoal.runs.directory import NAME as DIVERGED
 from shoal.runs.directory import RunDir, diverged
 from shoal.runs.sweep import Event, play_all

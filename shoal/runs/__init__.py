@@ -13,4 +13,5 @@
 - run         a run in a directory: killed and resumed to the same bits
 - exports/    A run's models, taken home: files, a card, answers
 - sweep/      Many runs over the cores
+- cluster/    The engine on a Ray cluster: shares of an order go to workers on other nodes
 """

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 from torch import Tensor
@@ -17,16 +18,15 @@ from shoal.core.errors import UserError
 from shoal.core.notes import notes_of
 from shoal.core.world_protocol import Moment, World, called
 from shoal.engines.api import Engine
-from shoal.engines.choose import make_engine
 from shoal.engines.client_round import ClientProgram
 from shoal.engines.loop import Loop
-from shoal.engines.workers.connect import Cluster
 from shoal.methods.method import Attributes
 from shoal.rounds.evaluate import as_trained, local_scores, scored, train_accuracy
 from shoal.rounds.orders import FROZEN, frozen_bytes, once_bytes
 from shoal.rounds.play import ClientReport, RoundReport, play_round
 from shoal.rounds.state import Federation, Round, Settings
 from shoal.rounds.uploads import NOT_FINITE
+from shoal.runs.cluster.connect import Cluster
 from shoal.worlds.world import Composed
 
 Record = dict[str, Any]
@@ -66,7 +66,7 @@ class Player:
         self.plan, self.settings, self.observed = plan, plan.settings, observed
         config = plan.config
         cluster = Cluster(**config.ray.model_dump(exclude={"gpus_per_worker"}))
-        self.engine = engine or make_engine(config.engine, config.threads, cluster)
+        self.engine = engine or _engine(config.engine, config.threads, cluster)
         self.notes = notes_of(self.engine)
         # how long batches are padded is not known before members of a real federation are here
         self.notes.add(*(_notes_of_the_plan(plan) if observed is None else plan.notes))
@@ -243,6 +243,18 @@ class Player:
 
     def close(self) -> None:
         self.engine.close()
+
+
+def _engine(name: str, threads: int | None, cluster: Cluster | None) -> Engine:
+    """An engine by its resolved name."""
+    if name == "loop":
+        return Loop()
+    # Imported when it is wanted: tracing and Ray take time to load.
+    if name == "ray":
+        made: Engine = import_module("shoal.runs.cluster.ray").Ray(cluster)
+        return made
+    stacked: Engine = import_module("shoal.engines.stacked.engine").Stacked(threads=threads)
+    return stacked
 
 
 def _rehearse(federation: Federation, settings: Settings) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from shoal.engines.workers.connect import Cluster
-from shoal.engines.workers.ray import Ray
+from shoal.runs.cluster.connect import Cluster
+from shoal.runs.cluster.ray import Ray
 
 if find_spec("ray") is None:  # an extra: pip install 'shoal[ray]'
     collect_ignore_glob = ["test_*.py"]

@@ -19,10 +19,10 @@ from support import SmallWorld, play, settings_for, small_task
 from shoal.core.errors import UserError
 from shoal.engines.loop import Loop
 from shoal.engines.stacked.engine import Stacked
-from shoal.engines.workers.connect import Cluster, connected
-from shoal.engines.workers.ray import Ray
 from shoal.methods.method import Method
 from shoal.rounds.state import Settings
+from shoal.runs.cluster.connect import Cluster, connected
+from shoal.runs.cluster.ray import Ray
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 Make = Callable[..., Any]

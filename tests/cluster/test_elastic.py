@@ -22,10 +22,10 @@ from shoal import catalog
 from shoal.engines.api import Engine
 from shoal.engines.loop import Loop
 from shoal.engines.stacked.engine import Stacked
-from shoal.engines.workers import crew
-from shoal.engines.workers.ray import Ray
 from shoal.methods.method import Method
 from shoal.methods.slots import Part
+from shoal.runs.cluster import crew
+from shoal.runs.cluster.ray import Ray
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 Make = Callable[..., Any]

@@ -17,10 +17,10 @@ from shoal.engines.api import Engine
 from shoal.engines.loop import Loop
 from shoal.engines.stacked import plan
 from shoal.engines.stacked.engine import Stacked
-from shoal.engines.workers.connect import Cluster
-from shoal.engines.workers.ray import Ray
 from shoal.methods.method import Method
 from shoal.rounds.state import Settings
+from shoal.runs.cluster.connect import Cluster
+from shoal.runs.cluster.ray import Ray
 
 pytestmark = pytest.mark.slow
 

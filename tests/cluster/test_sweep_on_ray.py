@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from shoal.config.schema import from_mapping
-from shoal.engines.workers.connect import Cluster
+from shoal.runs.cluster.connect import Cluster
 from shoal.runs.directory import RunDir
 from shoal.runs.sweep import Event, on_ray, play_all
 from shoal.runs.sweep.on_ray import play_on, token_file

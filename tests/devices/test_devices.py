@@ -17,8 +17,8 @@ from torch.func import grad, vmap
 import shoal
 from shoal.config import from_mapping
 from shoal.config.build import build
+from shoal.config.engine import resolved_device
 from shoal.core.errors import UserError
-from shoal.engines.choose import resolved_device
 from shoal.runs.run import DurableRun
 
 METHODS = (

@@ -16,9 +16,9 @@ from torch import nn
 import shoal
 from shoal.cli import call
 from shoal.core.errors import UserError
-from shoal.engines.workers.travel import Held, Shelf, frame_of, order_from, packed
 from shoal.models.registry import model
 from shoal.rounds.orders import fewest_rows
+from shoal.runs.cluster.travel import Held, Shelf, frame_of, order_from, packed
 
 EQUAL = {"name": "static", "members": 5, "rounds": 2, "partition": "iid"}
 ENGINES = ("loop", "stacked")

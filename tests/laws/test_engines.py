@@ -13,8 +13,8 @@ import torch
 from support import SmallWorld, play, settings_for, small_task
 
 from shoal import catalog
+from shoal.config.engine import resolved_engine
 from shoal.core.errors import UserError
-from shoal.engines.choose import resolved_engine
 from shoal.engines.loop import Loop
 from shoal.engines.stacked.engine import Stacked
 from shoal.methods.method import Method

@@ -32,9 +32,9 @@ from shoal.core.errors import LostMachinesError, UserError
 from shoal.core.machine import cores, keep_to
 from shoal.core.own_code import adopt, imported_first, told
 from shoal.data.sources import Dataset
-from shoal.engines.workers.connect import Cluster, Connection, connected
-from shoal.engines.workers.crew import ActorCrew, Hand
-from shoal.engines.workers.dispatch import Dispatch
+from shoal.runs.cluster.connect import Cluster, Connection, connected
+from shoal.runs.cluster.crew import ActorCrew, Hand
+from shoal.runs.cluster.dispatch import Dispatch
 from shoal.runs.directory import RunDir
 from shoal.runs.sweep.pool import Event, data_key
 from shoal.runs.sweep.worker import Worker, first_line

@@ -18,7 +18,7 @@ from shoal.core.errors import UserError
 from shoal.core.files import check_writable, dump_json, write_text
 from shoal.core.machine import cores
 from shoal.core.own_code import imported_first, tell, told
-from shoal.engines.workers.connect import Cluster
+from shoal.runs.cluster.connect import Cluster
 from shoal.runs.directory import RunDir
 
 # ---- events --------------------------------------------------------------------------------------

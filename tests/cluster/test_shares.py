@@ -12,9 +12,9 @@ from torch import Tensor
 
 from shoal.core.errors import UserError
 from shoal.engines.api import FAN, Sums, SumTree
-from shoal.engines.workers.dispatch import SOONEST, Died, Dispatch
-from shoal.engines.workers.shares import MODELS, branches
-from shoal.engines.workers.travel import Held, Shelf, array
+from shoal.runs.cluster.dispatch import SOONEST, Died, Dispatch
+from shoal.runs.cluster.shares import MODELS, branches
+from shoal.runs.cluster.travel import Held, Shelf, array
 
 
 # ---- branches ----

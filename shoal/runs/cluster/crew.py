@@ -13,9 +13,9 @@ from uuid import uuid4
 import torch
 
 from shoal.core.errors import LostMachinesError, UserError
-from shoal.engines.workers.connect import Cluster, Connection, answers
-from shoal.engines.workers.dispatch import Died
-from shoal.engines.workers.work import ShareAnswer, ShareJob, ShareWork
+from shoal.runs.cluster.connect import Cluster, Connection, answers
+from shoal.runs.cluster.dispatch import Died
+from shoal.runs.cluster.work import ShareAnswer, ShareJob, ShareWork
 
 LOOK = 1.0  # seconds between two looks at the cluster
 PULSE = 3.0  # seconds between two questions whether a worker is alive

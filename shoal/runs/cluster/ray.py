@@ -24,10 +24,10 @@ from shoal.engines.api import Order, Results, SumTree
 from shoal.engines.client_round import ClientProgram
 from shoal.engines.stacked.embeddings import at_once
 from shoal.engines.stacked.engine import Stacked, in_one_pool
-from shoal.engines.workers.connect import Cluster, answers, connected
-from shoal.engines.workers.crew import ActorCrew
-from shoal.engines.workers.dispatch import Dispatch
-from shoal.engines.workers.shares import (
+from shoal.runs.cluster.connect import Cluster, answers, connected
+from shoal.runs.cluster.crew import ActorCrew
+from shoal.runs.cluster.dispatch import Dispatch
+from shoal.runs.cluster.shares import (
     Question,
     Share,
     named_clients,
@@ -35,7 +35,7 @@ from shoal.engines.workers.shares import (
     question_of,
     shares_of,
 )
-from shoal.engines.workers.travel import (
+from shoal.runs.cluster.travel import (
     Shelf,
     array,
     arrived,
@@ -45,7 +45,7 @@ from shoal.engines.workers.travel import (
     received,
     travelling,
 )
-from shoal.engines.workers.work import ShareAnswer, ShareJob
+from shoal.runs.cluster.work import ShareAnswer, ShareJob
 
 WINDOW = 16  # shares a worker that may be out or wait for their turn
 

@@ -1,4 +1,4 @@
-"""Workers on a Ray cluster.
+"""The engine on a Ray cluster: shares of an order go to workers on other nodes.
 
 - shares    an order cut into shares, which are branches of the tree of sums
 - travel    orders and results on their way: columns of arrays, and what goes along once

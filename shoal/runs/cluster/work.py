@@ -19,8 +19,8 @@ from shoal.engines.client_round import ClientProgram
 from shoal.engines.loop import Loop
 from shoal.engines.stacked.engine import Stacked
 from shoal.engines.stacked.plan import StackPlan
-from shoal.engines.workers.shares import Question
-from shoal.engines.workers.travel import (
+from shoal.runs.cluster.shares import Question
+from shoal.runs.cluster.travel import (
     Held,
     Members,
     array,

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from importlib.util import find_spec
 
 import torch
 
 from shoal.core.errors import UserError
-from shoal.engines.api import Engine
-from shoal.engines.loop import Loop
-from shoal.engines.workers.connect import Cluster
 from shoal.methods.method import Method
 
 
@@ -42,18 +38,6 @@ def engine_line(name: str, method: Method, stackable: bool) -> str:
     else:
         why = "one client at a time, their step traced once and replayed"
     return f"engine {name}: {why}"
-
-
-def make_engine(name: str, threads: int | None = None, cluster: Cluster | None = None) -> Engine:
-    """An engine by its resolved name."""
-    if name == "loop":
-        return Loop()
-    # Imported when it is wanted: tracing and Ray take time to load.
-    if name == "ray":
-        made: Engine = import_module("shoal.engines.workers.ray").Ray(cluster)
-        return made
-    stacked: Engine = import_module("shoal.engines.stacked.engine").Stacked(threads=threads)
-    return stacked
 
 
 def resolved_device(name: str) -> str:
