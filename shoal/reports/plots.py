@@ -53,7 +53,7 @@ def plot_series(page: Page, name: str, axes: Axes = None, colour: int = 0, **lab
 def plot_accuracy(page: Page, axes: Axes = None) -> Axes:
     """Accuracy (the run's score), what changed, how deep it fell and when it was back."""
     axes = plot_series(page, page["summary"].get("score", "accuracy"), axes)
-    axes.set_ylim(min(0.0, axes.get_ylim()[0]), 102)
+    axes.set_ylim(_floor(axes), 102)
     mark_shifts(axes, page)
     for shift in page["shifts"]:
         if (shift["fall"] or 0) > 0 and shift["low_round"] is not None:
@@ -149,6 +149,11 @@ def _stage(shown: dict[str, Any], round: int) -> int:
     return max((i for i, s in enumerate(shown["stages"]) if s["start"] <= round), default=0)
 
 
+def _floor(axes: Axes) -> float:
+    """Where an axis of percents begins: at 0, or lower for a score that fell below it."""
+    return 0.0 if axes.dataLim.y0 >= 0.0 else float(axes.get_ylim()[0])
+
+
 def _is_share(name: str) -> bool:
     return name in ("accuracy", *SCORES.values()) or name.startswith("task ")
 
@@ -189,7 +194,7 @@ def draw_curves(stories: Sequence[Story], out: Path, labels: Sequence[str] | Non
             color="0.35",
         )
     of = stories[0].figures.get("score", "accuracy")
-    axes.set(xlabel="round", ylabel=f"{of}, %", ylim=(min(0.0, axes.get_ylim()[0]), 102))
+    axes.set(xlabel="round", ylabel=f"{of}, %", ylim=(_floor(axes), 102))
     axes.grid(axis="y", color="0.9")
     axes.spines[["top", "right"]].set_visible(False)
     if len(stories) > 2:  # below the axes, where they hide no line
