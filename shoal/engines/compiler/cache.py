@@ -17,6 +17,7 @@ from torch import Tensor
 from shoal.core import tree
 from shoal.core.tree import Tree
 from shoal.engines.compiler.compile import Function, record
+from shoal.engines.compiler.graph import strides_of
 from shoal.methods.view import Clock
 
 _LEAF = object()  # stands for a tensor in the structure of a result
@@ -29,17 +30,6 @@ def form_of(value: Tree) -> Hashable:
     if value is None:
         return None
     return (value.shape, strides_of(value), value.dtype, value.device)
-
-
-def strides_of(tensor: Tensor) -> tuple[int, ...]:
-    """Strides that mean something: that of an axis of length 1 is whatever it was cut from, and
-    without elements there is nothing to step over."""
-    if not tensor.numel():
-        return ()
-    if 1 not in tensor.shape:
-        return tensor.stride()
-    pairs = zip(tensor.shape, tensor.stride(), strict=True)
-    return tuple([stride if size > 1 else 0 for size, stride in pairs])
 
 
 @dataclass

@@ -34,6 +34,17 @@ STRICT = os.environ.get("SHOAL_STRICT", "0") == "1"
 # What the steps of an epoch read.
 
 
+def strides_of(tensor: Tensor) -> tuple[int, ...]:
+    """Strides that mean something: that of an axis of length 1 is whatever it was cut from, and
+    without elements there is nothing to step over."""
+    if not tensor.numel():
+        return ()
+    if 1 not in tensor.shape:
+        return tensor.stride()
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    return tuple([stride if size > 1 else 0 for size, stride in pairs])
+
+
 class Steps(NamedTuple):
     """What the steps of an epoch read, one step a row: rows of a pool, and further columns."""
 

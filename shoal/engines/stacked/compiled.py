@@ -18,9 +18,10 @@ from shoal.core.tree import Tree
 from shoal.core.types import Batch, Work
 from shoal.engines.api import known
 from shoal.engines.client_round import Carry, ClientProgram, Ended, Given, WholeData
-from shoal.engines.compiler.cache import Functions, strides_of, with_moment
+from shoal.engines.compiler.cache import Functions, with_moment
 from shoal.engines.compiler.capture import Untraceable
 from shoal.engines.compiler.compile import Replay, compile_step
+from shoal.engines.compiler.graph import strides_of
 from shoal.methods.view import Clock
 from shoal.models.registry import Blueprint, maker
 
