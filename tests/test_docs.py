@@ -23,14 +23,15 @@ import pytest
 
 from shoal import catalog
 from shoal.cli import call
+from shoal.config import engine as engine_choice
 from shoal.config import load
-from shoal.engines import choose
 from shoal.models import registry
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 sys.path.insert(0, str(ROOT / "scripts" / "docs"))  # the generator of pages is no package
 
+import api_page  # noqa: E402
 import config_page  # noqa: E402
 import method_page  # noqa: E402
 
@@ -84,7 +85,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    rule = choose.resolved_engine
+    rule = engine_choice.resolved_engine
     monkeypatch.setattr(
         "shoal.config.engine.resolved_engine",
         lambda name, *rest: rule("loop" if name == "auto" else name, *rest),
@@ -138,6 +139,12 @@ def test_every_block_of_a_page_runs(
 def test_the_page_of_the_config_runs(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run("config.md", config_page.page(), monkeypatch) == 1
     assert "| `participation` | `1.0` |" in config_page.page()
+
+
+def test_the_page_of_python_says_what_run_takes() -> None:
+    text = api_page.page()
+    assert "    method: Any = 'fedavg',\n" in text and "- `out`: the run directory" in text
+    assert "ForwardRef" not in text and ">>>" not in text
 
 
 def test_few_blocks_are_not_run() -> None:

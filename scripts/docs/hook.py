@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
+import api_page
 import config_page
 import method_page
 from mkdocs.structure.files import File, Files
 
-MADE = ("methods/", "config.md")  # pages that the build makes
+MADE = ("methods/", "config.md", "api.md")  # pages that the build makes
 # Pages that may be written later; until then, links to them are plain words.
 LATER = ("threat_model.md", "real_federation.md", "recipes.md")
 LINK = re.compile(r"\[([^\]]+)\]\(([^):#\s]+\.md)\)")
@@ -36,6 +37,7 @@ def on_files(files: Files, config: Any) -> Files:
     """One page a method, made from the code; nothing is written into the tree."""
     curves = method_page.read_curves()
     pages = {"methods/index.md": method_page.index(curves), "config.md": config_page.page()}
+    pages["api.md"] = api_page.page()
     for names in method_page.families().values():
         pages |= {f"methods/{name}.md": method_page.page(name, curves) for name in names}
     for path, text in pages.items():
