@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import os
 import re
 import subprocess
@@ -34,3 +36,16 @@ def test_everything_of_ones_own_is_killed_and_resumed(tmp_path: Path) -> None:
     shell(tmp_path, "-m", "shoal", "run", str(ROOT / "examples" / "own.yaml"), "-o", "line")
     (python,) = tmp_path.glob("own-*/whole")
     assert rounds(tmp_path / "line") == rounds(python)
+
+
+def test_the_notebook_was_executed_and_still_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "scripts" / "docs")
+    monkeypatch.chdir(tmp_path)
+    notebook = importlib.import_module("notebook")
+    cells = json.loads((ROOT / "examples" / "tour.ipynb").read_text(encoding="utf-8"))["cells"]
+    again = notebook.executed(cells)
+    for old, new in zip(cells, again, strict=True):
+        faces = [[sorted(o.get("data", ())) for o in c.get("outputs", ())] for c in (old, new)]
+        assert faces[0] == faces[1] and (old["cell_type"] == "markdown" or faces[0])
