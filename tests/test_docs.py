@@ -26,6 +26,7 @@ from shoal.cli import call
 from shoal.config import engine as engine_choice
 from shoal.config import load
 from shoal.models import registry
+from shoal.runs.sweep.grid import read_sweep
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -111,7 +112,10 @@ def run(page: str, text: str, monkeypatch: pytest.MonkeyPatch) -> int:
         elif block.language == "yaml":
             assert block.title, f"{page}: a yaml block needs a title, the name of its file"
             Path(block.title).write_text(block.body, encoding="utf-8")
-            load(Path(block.title))
+            if Path(block.title).name.startswith("sweep"):
+                assert read_sweep(Path(block.title))
+            else:
+                load(Path(block.title))
         else:
             shell(page, block.body)
     return ran
