@@ -160,6 +160,11 @@ class Part:
         return any(getattr(value, "is_question", False) for value in own)
 
     @property
+    def asks_between_sessions(self) -> bool:
+        """Whether it asks clients, or rehearses rounds with them, when a session begins or ends."""
+        return False
+
+    @property
     def train_data(self) -> bool:
         """Whether slots outside the step need all of the client's training data."""
         return False

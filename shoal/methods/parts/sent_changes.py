@@ -207,6 +207,7 @@ class Private(Part):
 
     equal_weights: ClassVar[bool] = True
     protects_change: ClassVar[bool] = True
+    resets: ClassVar[Literal["nothing", "server", "both"]] = "nothing"  # what was told stays told
 
     def __post_init__(self) -> None:
         if self.noise > 0 and math.isinf(self.clip):

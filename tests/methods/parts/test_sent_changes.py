@@ -11,7 +11,7 @@ from support import SmallWorld as Federated
 from support import play, settings_for, small_task
 from torch import Tensor
 
-from shoal import catalog
+from shoal import catalog, run
 from shoal.core.errors import UserError
 from shoal.core.layout import Layout
 from shoal.engines.loop import Loop
@@ -167,6 +167,8 @@ def test_private_rounds_are_clipped_noisy_and_accounted() -> None:
         (lambda: catalog.top_k() | catalog.quantize(), "both change what clients send"),
         (lambda: catalog.fedinit(aggregate="update") | catalog.top_k(), "both change"),
         (lambda: catalog.scaffold() | catalog.private(), "sends more than the model's change"),
+        (lambda: catalog.dynamic_init() | catalog.private(), "neither protect nor count"),
+        (lambda: catalog.continuous(mode="glfc") | catalog.private(), "neither protect nor count"),
         (lambda: catalog.private().with_weights("by_samples"), "needs client_weights: equal"),
         (lambda: catalog.private(clip=float("inf")), "clip must be finite"),
         (lambda: Private(clip=float("inf")), "clip must be finite"),
@@ -175,6 +177,15 @@ def test_private_rounds_are_clipped_noisy_and_accounted() -> None:
 def test_what_would_go_wrong_is_refused(made: Any, why: str) -> None:
     with pytest.raises(UserError, match=why):
         made()
+
+
+def test_a_constructed_start_forgives_no_epsilon() -> None:
+    """Models that were told stay told, whatever a session begins with."""
+    world = {"name": "churn", "members": 4, "sessions": 3, "rounds_per_session": 2}
+    found = run(data="ferries", world=world, model={"name": "mlp", "hidden": [2]}, engine="loop",
+                method=["previous", {"private": {"noise": 2.0}}])  # fmt: skip
+    wanted = [epsilon(2.0, n + 1, 1e-5) for n in range(6)]
+    assert [record["epsilon"] for record in found.rounds] == wanted
 
 
 def test_a_private_method_weighs_everybody_the_same() -> None:
