@@ -146,6 +146,7 @@ class Part:
     one_model_only: ClassVar[bool] = False
     payload_is_sent: ClassVar[Literal["each_round", "once_per_task"]] = "each_round"
     upload_costs_nothing: ClassVar[bool] = False  # follows from the delta and the work: no bytes
+    sends_what_moved: ClassVar[bool] = False  # its share up lies in what other parts send
     own_task: ClassVar[bool] = False  # runs on no task but the one its ``transform_task`` makes
     float32_gaps: ClassVar[Gaps] = Gaps()
     loop_only_reason: ClassVar[str] = ""  # why it cannot be vectorised, if it cannot

@@ -81,6 +81,7 @@ class TopK(Compressed):
 
     share: float = 0.1
 
+    sends_what_moved: ClassVar[bool] = True
     float32_gaps: ClassVar[Gaps] = Gaps(1e-2, 1e-1)  # two numbers of nearly one size change places
 
     def _compress(self, view: View, v: Tensor) -> Tensor:

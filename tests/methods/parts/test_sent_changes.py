@@ -148,6 +148,17 @@ def test_bytes_that_go_up_are_counted() -> None:
     assert never_more == (1.0, 1.0)  # than the change itself
 
 
+def test_the_largest_numbers_of_a_body_are_all_sent() -> None:
+    """What stays as it was is never among the k largest, so none of the k is saved by it."""
+    _, settings, plain = after(catalog.fedavg(), 1)
+    _, _, body = after(catalog.fedbabu(tune_epochs=0), 1)
+    k = round(0.1 * settings.task.layout.size)
+    _, _, few = after(catalog.fedbabu(tune_epochs=0) | catalog.top_k(share=0.1), 1)
+    assert few[0].bytes_up == 2 * 4 * k * len(few[0].accepted)
+    _, _, many = after(catalog.fedbabu(tune_epochs=0) | catalog.top_k(share=0.9), 1)
+    assert many[0].bytes_up == body[0].bytes_up < plain[0].bytes_up
+
+
 def test_private_rounds_are_clipped_noisy_and_accounted() -> None:
     federation, _, reports = after(catalog.private(clip=1e-2, noise=0.0), 2)
     assert all(norm <= 1e-2 * (1 + 1e-5) for r in reports for norm in r.norms)
