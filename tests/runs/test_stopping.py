@@ -199,6 +199,7 @@ def test_what_is_not_asked_for_leaves_no_trace(tmp_path: Path) -> None:
     [
         ({"until": {"acuracy": 0.9}}, ("until", "acuracy", "loss or accuracy")),
         ({"keep_best": "auc"}, ("keep_best", "auc", "evaluate.metrics")),
+        ({"until": {"accuracy": 90}}, ("until", "never reaches 90", "0.9")),
         ({"until": {"accuracy": "high"}}, ("until",)),
     ],
 )
