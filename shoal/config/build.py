@@ -341,6 +341,10 @@ def _check_measured(name: str, key: str, config: Config, task: Task) -> None:
     if name not in known:
         raise UserError(f"{key}: {name} is not measured in this run; take {' or '.join(known)}, or "
                         f"add it to evaluate.metrics")  # fmt: skip
+    wanted = (config.until or {}).get(name, 0.0) if key == "until" else 0.0
+    if name == "accuracy" and wanted > 1:
+        raise UserError(f"{key}: accuracy is a share and never reaches {wanted:g}; write 0.9 for "
+                        f"90%")  # fmt: skip
 
 
 def _check_sampling(config: Config, method: Method, world: World) -> None:

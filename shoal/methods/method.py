@@ -135,6 +135,12 @@ class Method:
                 f"method {self.name!r}: {_names(beside[:1])} sends more than the model's change, "
                 f"which {_names(guards)} would not protect"
             )
+        asking = [p for p in self.parts if p.asks_between_sessions]
+        if guards and asking:
+            raise UserError(
+                f"method {self.name!r}: {_names(asking[:1])} asks clients between sessions, which "
+                f"{_names(guards)} would neither protect nor count"
+            )
         single = [p for p in self.parts if p.one_model_only]
         banks = self.fillers("initial_models") + self.fillers("update_models")
         if single and banks:

@@ -146,6 +146,7 @@ class Part:
     one_model_only: ClassVar[bool] = False
     payload_is_sent: ClassVar[Literal["each_round", "once_per_task"]] = "each_round"
     upload_costs_nothing: ClassVar[bool] = False  # follows from the delta and the work: no bytes
+    sends_what_moved: ClassVar[bool] = False  # its share up lies in what other parts send
     own_task: ClassVar[bool] = False  # runs on no task but the one its ``transform_task`` makes
     float32_gaps: ClassVar[Gaps] = Gaps()
     loop_only_reason: ClassVar[str] = ""  # why it cannot be vectorised, if it cannot
@@ -158,6 +159,11 @@ class Part:
         """Whether it has questions that clients answer one by one."""
         own = (getattr(type(self), name) for name in dir(type(self)))
         return any(getattr(value, "is_question", False) for value in own)
+
+    @property
+    def asks_between_sessions(self) -> bool:
+        """Whether it asks clients, or rehearses rounds with them, when a session begins or ends."""
+        return False
 
     @property
     def train_data(self) -> bool:

@@ -386,10 +386,10 @@ def _travelling(settings: Settings) -> tuple[float, float]:
     """The shares of the vector that go over the wire, down and up."""
     if not settings.method.fills("sent_share"):
         return 1.0, 1.0
-    shares = [
-        part.sent_share(settings.task.layout) for part in settings.method.fillers("sent_share")
-    ]
-    return math.prod(down for down, _ in shares), math.prod(up for _, up in shares)
+    layout, parts = settings.task.layout, settings.method.fillers("sent_share")
+    down = math.prod(part.sent_share(layout)[0] for part in parts)
+    up = math.prod(part.sent_share(layout)[1] for part in parts if not part.sends_what_moved)
+    return down, min([up, *(p.sent_share(layout)[1] for p in parts if p.sends_what_moved)])
 
 
 def _counted(settings: Settings, payloads: tuple[Tree, ...]) -> tuple[Tree, ...]:

@@ -30,6 +30,11 @@ def lengthened(values: Mapping[str, Any], rounds: int, more: int) -> dict[str, A
     """
     if more < 1:
         raise UserError(f"--more {more}: it must be at least 1")
+    schedule = (values.get("local") or {}).get("schedule")
+    if (schedule.get("name") if isinstance(schedule, dict) else schedule) == "polynomial":
+        raise UserError("--more: the polynomial schedule falls over all rounds of a session, so a "
+                        "longer run has other rates in rounds that were played already; start a "
+                        "new run")  # fmt: skip
     out = deepcopy(dict(values))
     problem, world = out.get("problem"), out.get("world")
     if problem is not None:

@@ -13,7 +13,7 @@ from shoal.core.types import TARGET_WORDS, Kind
 from shoal.data.sources import Dataset
 from shoal.data.time_column import plain_dates
 from shoal.worlds.calendar import CALENDARS, lay_dates, read_timetable, rounds_of, sessions_by_trace
-from shoal.worlds.changes.arrivals import Arrivals
+from shoal.worlds.changes.arrivals import Arrivals, WithRows
 from shoal.worlds.changes.concepts import Concepts, read_drifts
 from shoal.worlds.changes.input_bias import read_bias, with_bias
 from shoal.worlds.changes.input_domains import lay_out
@@ -101,15 +101,17 @@ def assemble(
     hidden = _hidden(reader)
     pool, test_pool, blocks = lay_out(dataset, plan.domains, seed)
     stages = hold(plan, holders, blocks, drawn)
-    available = read_available(reader.raw("available"), seed, members, names, table.periods)
+    trace = read_available(reader.raw("available"), seed, members, names, table.periods)
+    available = trace
     notes: tuple[str, ...] = ()
     if table.dated:
         membership, available, notes = lay_dates(
             reader, table, stages[0], members, names, available, rounds
         )
-    by_trace = sessions_by_trace(available, membership, rounds, members, names)
-    if by_trace is not None:
-        membership, available = by_trace, None
+    by_trace = sessions_by_trace(trace, membership, rounds, members, names)
+    if by_trace is not None:  # who has no row this week has not left
+        membership = by_trace
+        available = replace(available, other=None) if isinstance(available, WithRows) else None
     stream: Stream | Arrivals | None = table.arrivals
     if stream is None:
         stream = read_stream(reader.raw("stream"), rounds, holders.samples is not None)

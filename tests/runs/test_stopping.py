@@ -140,6 +140,15 @@ def test_a_world_that_would_have_another_past_is_refused(tmp_path: Path) -> None
     assert {p.name: p.read_bytes() for p in run.iterdir() if p.is_file()} == before
 
 
+def test_rates_that_fall_to_the_end_make_a_longer_run_another(tmp_path: Path) -> None:
+    falling = {"lr": 0.2, "schedule": {"name": "polynomial"}}
+    run = played(tmp_path / "run", local=falling)
+    before = {file.name: file.read_bytes() for file in run.iterdir() if file.is_file()}
+    with pytest.raises(UserError, match="--more: the polynomial schedule"):
+        DurableRun.resume(run, more=3)
+    assert {file.name: file.read_bytes() for file in run.iterdir() if file.is_file()} == before
+
+
 def test_what_counts_as_another_past() -> None:
     world = build(from_mapping(DIGITS)).world
     old = json.loads(json.dumps(world.saved()))
@@ -190,6 +199,7 @@ def test_what_is_not_asked_for_leaves_no_trace(tmp_path: Path) -> None:
     [
         ({"until": {"acuracy": 0.9}}, ("until", "acuracy", "loss or accuracy")),
         ({"keep_best": "auc"}, ("keep_best", "auc", "evaluate.metrics")),
+        ({"until": {"accuracy": 90}}, ("until", "never reaches 90", "0.9")),
         ({"until": {"accuracy": "high"}}, ("until",)),
     ],
 )

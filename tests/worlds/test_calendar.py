@@ -203,6 +203,13 @@ def test_a_trace_in_a_table_names_members(tmp_path: Path) -> None:
     assert told.shifts[3].note == "session 3: Bath left; 1 here"
 
 
+def test_a_trace_starts_sessions_in_a_dated_world_too(tmp_path: Path) -> None:
+    text = "member,from,to\nBath,,\nHull,,\nLeeds,,500\n"  # Leeds' rows would last until round 1
+    world = dated(available=trace(tmp_path, text, sessions=True))
+    assert [s.note for s in world.shifts.values()] == ["session 1: Hull came; Leeds left; 2 here"]
+    assert present(world) == [[0, 2], [0, 1], [0], [0, 1]]  # without a row Hull has not left
+
+
 def test_a_trace_may_have_dates(tmp_path: Path) -> None:
     text = "member,from,to\nBath,,\nHull,2024-01-22,\nLeeds,,2024-01-07\n"
     assert present(dated(available=trace(tmp_path, text))) == [[0, 2], [0], [0], [0, 1]]

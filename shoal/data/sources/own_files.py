@@ -199,6 +199,9 @@ def of_table(
     taken = {*listed(kind.y), *(name for name in beside if isinstance(name, str))}
     notes = [learnt.note] if learnt.note else []
     made = inputs(table, rules, taken, held, notes)
+    if calendar is not None and made.prepared is not None and made.prepared.shift.any():
+        notes.append("data: inputs are normalised by all training rows, also those that come later "
+                     "in time; data.normalize: none takes nothing from the future")  # fmt: skip
     pools = [Pool(x, torch.from_numpy(learnt.y[m]))
              for x, m in ((made.train, ~held), (made.test, held))]  # fmt: skip
     classes, vocabulary = learnt.classes, made.vocabulary

@@ -81,6 +81,7 @@ class TopK(Compressed):
 
     share: float = 0.1
 
+    sends_what_moved: ClassVar[bool] = True
     float32_gaps: ClassVar[Gaps] = Gaps(1e-2, 1e-1)  # two numbers of nearly one size change places
 
     def _compress(self, view: View, v: Tensor) -> Tensor:
@@ -207,6 +208,7 @@ class Private(Part):
 
     equal_weights: ClassVar[bool] = True
     protects_change: ClassVar[bool] = True
+    resets: ClassVar[Literal["nothing", "server", "both"]] = "nothing"  # what was told stays told
 
     def __post_init__(self) -> None:
         if self.noise > 0 and math.isinf(self.clip):

@@ -83,6 +83,10 @@ class SessionStart(Part):
     resets: ClassVar[Literal["nothing", "server", "both"]] = "nothing"
     one_model_only: ClassVar[bool] = True
 
+    @property
+    def asks_between_sessions(self) -> bool:
+        return self.strategy == "similarity"
+
     def server_state(self, view: ServerView) -> Tree:
         empty = view.theta.new_zeros
         width = view.theta.numel() + view.model.stats.numel()

@@ -11,7 +11,7 @@ from support import SmallWorld as Federated
 from support import play, settings_for, small_task
 from torch import Tensor
 
-from shoal import catalog
+from shoal import catalog, run
 from shoal.core.errors import UserError
 from shoal.core.layout import Layout
 from shoal.engines.loop import Loop
@@ -148,6 +148,17 @@ def test_bytes_that_go_up_are_counted() -> None:
     assert never_more == (1.0, 1.0)  # than the change itself
 
 
+def test_the_largest_numbers_of_a_body_are_all_sent() -> None:
+    """What stays as it was is never among the k largest, so none of the k is saved by it."""
+    _, settings, plain = after(catalog.fedavg(), 1)
+    _, _, body = after(catalog.fedbabu(tune_epochs=0), 1)
+    k = round(0.1 * settings.task.layout.size)
+    _, _, few = after(catalog.fedbabu(tune_epochs=0) | catalog.top_k(share=0.1), 1)
+    assert few[0].bytes_up == 2 * 4 * k * len(few[0].accepted)
+    _, _, many = after(catalog.fedbabu(tune_epochs=0) | catalog.top_k(share=0.9), 1)
+    assert many[0].bytes_up == body[0].bytes_up < plain[0].bytes_up
+
+
 def test_private_rounds_are_clipped_noisy_and_accounted() -> None:
     federation, _, reports = after(catalog.private(clip=1e-2, noise=0.0), 2)
     assert all(norm <= 1e-2 * (1 + 1e-5) for r in reports for norm in r.norms)
@@ -167,6 +178,8 @@ def test_private_rounds_are_clipped_noisy_and_accounted() -> None:
         (lambda: catalog.top_k() | catalog.quantize(), "both change what clients send"),
         (lambda: catalog.fedinit(aggregate="update") | catalog.top_k(), "both change"),
         (lambda: catalog.scaffold() | catalog.private(), "sends more than the model's change"),
+        (lambda: catalog.dynamic_init() | catalog.private(), "neither protect nor count"),
+        (lambda: catalog.continuous(mode="glfc") | catalog.private(), "neither protect nor count"),
         (lambda: catalog.private().with_weights("by_samples"), "needs client_weights: equal"),
         (lambda: catalog.private(clip=float("inf")), "clip must be finite"),
         (lambda: Private(clip=float("inf")), "clip must be finite"),
@@ -175,6 +188,15 @@ def test_private_rounds_are_clipped_noisy_and_accounted() -> None:
 def test_what_would_go_wrong_is_refused(made: Any, why: str) -> None:
     with pytest.raises(UserError, match=why):
         made()
+
+
+def test_a_constructed_start_forgives_no_epsilon() -> None:
+    """Models that were told stay told, whatever a session begins with."""
+    world = {"name": "churn", "members": 4, "sessions": 3, "rounds_per_session": 2}
+    found = run(data="ferries", world=world, model={"name": "mlp", "hidden": [2]}, engine="loop",
+                method=["previous", {"private": {"noise": 2.0}}])  # fmt: skip
+    wanted = [epsilon(2.0, n + 1, 1e-5) for n in range(6)]
+    assert [record["epsilon"] for record in found.rounds] == wanted
 
 
 def test_a_private_method_weighs_everybody_the_same() -> None:

@@ -87,6 +87,10 @@ class SessionTeacher(Part):
     targets: ClassVar[tuple[Target, ...]] = ("class",)
     resets: ClassVar[Literal["nothing", "server", "both"]] = "nothing"
 
+    @property
+    def asks_between_sessions(self) -> bool:
+        return self.mode == "glfc"
+
     def server_state(self, view: ServerView) -> Tree:
         active = view.theta.new_tensor(float(self.teacher_init == "uniform"))
         old = view.theta.new_zeros(view.task.classes or 1)
