@@ -20,6 +20,8 @@ else:
     from ray.cluster_utils import Cluster as Nodes
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+# Ray's workers give way to every other process of the machine: beside others they would starve.
+os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - so Ray reads it
 Made = Callable[..., Any]
 
 

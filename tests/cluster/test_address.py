@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from shoal.engines.loop import Loop
 from shoal.engines.stacked.engine import Stacked
 from shoal.methods.method import Method
 from shoal.rounds.state import Settings
-from shoal.runs.cluster.connect import Cluster, connected
+from shoal.runs.cluster.connect import Cluster, answers, connected
 from shoal.runs.cluster.ray import Ray
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
@@ -75,6 +76,37 @@ def test_somebody_else_is_at_the_address(silent: int) -> None:
     with pytest.raises(UserError, match=r"does not answer as the head .*token.*ray status"):
         connected(Cluster(address=f"127.0.0.1:{silent}"))
     assert time.monotonic() - began < 20
+
+
+@pytest.fixture
+def guarded(closed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The head as ``ray start --head`` makes it: it asks for a token, which lies in its home."""
+    with TemporaryDirectory(prefix="ray") as short:  # sockets have short names
+        env = {**os.environ, "HOME": str(tmp_path), "RAY_TMPDIR": short, "RAY_AUTH_MODE": "token"}
+        ray_s = [sys.executable, "-m", "ray.scripts.scripts"]
+        subprocess.run([*ray_s, "get-auth-token", "--generate"], env=env, capture_output=True)
+        words = ["start", "--head", "--block", f"--port={closed}", "--num-cpus=1"]
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        head = subprocess.Popen([*ray_s, *words, "--include-dashboard=false"], env=env, **quiet)
+        until = time.monotonic() + 60
+        while not answers(("127.0.0.1", closed)):
+            assert time.monotonic() < until and head.poll() is None
+            time.sleep(0.2)
+        monkeypatch.setenv("HOME", str(tmp_path / "nobody"))
+        yield f"127.0.0.1:{closed}"
+        head.terminate()
+        head.wait(30)
+
+
+def test_the_cluster_asks_for_a_token(
+    guarded: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = f"the Ray cluster at {guarded} asks for a token.* {{}}$"
+    with pytest.raises(UserError, match=told.format("set RAY_AUTH_MODE=.*RAY_AUTH_TOKEN_PATH")):
+        connected(Cluster(address=guarded))
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    with pytest.raises(UserError, match=told.format("the token is from .*is it the cluster's.")):
+        connected(Cluster(address=guarded))
 
 
 @pytest.mark.parametrize("address", ["nowhere", "host:0", "host:port", "ray://host", ":6379"])

@@ -123,6 +123,7 @@ def shoal(*words: str, **rest: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(command, **both, **rest)
 
 
+@pytest.mark.timeout(240)  # two clusters and three runs
 @pytest.mark.parametrize(
     ("lost", "told"),
     [("gcs_server", "the head of the cluster at"), ("", "the Ray cluster is gone")],

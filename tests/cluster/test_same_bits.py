@@ -19,6 +19,7 @@ from shoal.engines.stacked import plan
 from shoal.engines.stacked.engine import Stacked
 from shoal.methods.method import Method
 from shoal.rounds.state import Settings
+from shoal.runs.cluster import crew
 from shoal.runs.cluster.connect import Cluster
 from shoal.runs.cluster.ray import Ray
 
@@ -45,7 +46,9 @@ def workers(request: pytest.FixtureRequest, started: Callable[..., Any]) -> Iter
     if not ray.is_initialized():
         started(2, 2, 2)
     made = Ray(Cluster(workers=request.param))
-    assert len(made.crew.ready) == request.param and not list(made.notes)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(crew, "LATER", 60.0)  # a busy machine starts five slowly
+        assert len(made.crew.ready) == request.param and not list(made.notes)
     yield made
     made.close()
 

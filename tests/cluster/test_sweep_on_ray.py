@@ -96,11 +96,16 @@ def test_a_run_that_fails_does_not_stop_others(nodes: Make, tmp_path: Path) -> N
     assert told.status == "failed" and "leave engine out" in told.text
 
 
-def test_the_command(nodes: Make, tmp_path: Path) -> None:
-    sweep = tmp_path / "sweep.yaml"
-    sweep.write_text(f"base: {values(0, 5)}\ngrid: {{seed: [0, 1]}}\n")
-    words = ["sweep", str(sweep), "-o", str(tmp_path / "out"), "--on", nodes(2, join=False).address]
-    done = subprocess.run([sys.executable, "-m", "shoal", *words], capture_output=True, text=True)
+@pytest.mark.parametrize("more", [[], ["--working-dir", "."]])
+def test_the_command_with_own_code(more: list[str], nodes: Make, tmp_path: Path) -> None:
+    """Where nodes see the folder they get a copy of, its modules are not there twice."""
+    net = "from torch import nn\ndef net(shape, classes):\n    return nn.Linear(64, classes)\n"
+    (tmp_path / "own_nets.py").write_text(net)
+    own = values(0, 5, model={"name": "own_nets:net"})
+    (tmp_path / "sweep.yaml").write_text(f"base: {own}\ngrid: {{seed: [0, 1]}}\n")
+    words = ["sweep", "sweep.yaml", "-o", "out", "--on", nodes(2, join=False).address, *more]
+    command = [sys.executable, "-m", "shoal", *words]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert all(RunDir(tmp_path / "out" / f"seed{n}").finished for n in (0, 1)), done.stdout
 

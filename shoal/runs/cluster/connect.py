@@ -7,9 +7,10 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from shoal.core.errors import UserError
@@ -17,6 +18,7 @@ from shoal.core.machine import cores
 
 KNOCK = 5.0  # seconds for a port to open
 ANSWER = 12.0  # seconds for the head behind it to say something
+NO_TOKEN = "no token"
 # A process of its own: where nobody answers, Ray waits for a minute and then ends its process.
 ASK = """
 import sys
@@ -47,6 +49,12 @@ class Cluster:
         """Ray's ``runtime_env`` of the run."""
         own = {} if self.working_dir is None else {"working_dir": self.working_dir}
         return {**self.runtime_env, **own}
+
+    def folders(self, path: Sequence[str]) -> list[str]:
+        """Of the driver's ``path``, what workers look in too: not where the folder lies that they
+        get a copy of, or each of its modules would be there twice."""
+        own = self.working_dir and Path(self.working_dir).resolve()
+        return [folder for folder in path if Path(folder).resolve() != own]
 
 
 @dataclass(frozen=True)
@@ -114,16 +122,29 @@ def _answering(address: str) -> str:
     try:
         asked = [sys.executable, "-c", ASK, address]
         done = subprocess.run(asked, capture_output=True, text=True, timeout=ANSWER)
-        said = "" if done.returncode == 0 else (done.stderr.strip().splitlines() or ["no word"])[-1]
+        said = "" if done.returncode == 0 else _said(done.stderr)
     except subprocess.TimeoutExpired:
         said = f"no answer in {ANSWER:.0f} seconds"
+    if said == NO_TOKEN:
+        raise UserError(
+            f"ray.address: the Ray cluster at {address} asks for a token, as ray start --head does "
+            f"where nothing else is said, and gets none or another one; {_token()}"
+        )
     if said:
         raise UserError(
             f"ray.address: something listens at {address}, but it does not answer as the head of a "
-            f"Ray cluster of this version ({said.removeprefix('ray.exceptions.')}); "
-            f"{_token()}; try: ray status --address {address}"
+            f"Ray cluster of this version ({said}); {_token()}; try: ray status --address {address}"
         )
     return address
+
+
+def _said(stderr: str) -> str:
+    """Ray's sentence; what surrounds it are warnings and the addresses of a stack."""
+    if any(sign in stderr for sign in ("InvalidAuthToken", "AuthenticationTokenLoader")):
+        return NO_TOKEN  # with the mode but without a token, Ray ends its process
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    raised = [line for line in lines if line.partition(":")[0].endswith(("Error", "Exception"))]
+    return (raised or lines or ["no word"])[-1].removeprefix("ray.exceptions.")[:300]
 
 
 def _token() -> str:

@@ -186,7 +186,8 @@ class ActorCrew(Generic[T]):
         for _ in range(max(1, wanted) - before):
             self._made += 1
             name = f"shoal-{self._family}-{self._made}"  # the dashboard shows it
-            actor = self._kind.options(name=name).remote(sys.path, self._cluster.cpus_per_worker)
+            path = self._cluster.folders(sys.path)
+            actor = self._kind.options(name=name).remote(path, self._cluster.cpus_per_worker)
             self.hands.append(Hand(actor, now, now, self._ask(actor)))
         if self._order > 1 and len(self.hands) > before and self._cluster.workers is None:
             self._note(f"ray: room for {len(self.hands)} workers now, before for {before}")
