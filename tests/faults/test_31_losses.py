@@ -125,6 +125,8 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
                           "numbers"),
     "masks that would stay": ("pixels", {"model": "small_unet", "world": {
         "name": "domains", "members": 3, "domains": ["plain", "mirrored"]}}, "'mirrored' moves"),
+    "classes that would stay": ("pixels", {"model": "small_unet", "local": {"augment": ["flip"]}},
+                                "local.augment: crop and flip would move pixels of images"),
     "label skew": ("numbers", {"world": {"name": "static", "members": 3, "rounds": 1,
                                          "partition": "dirichlet"}}, "partition 'dirichlet' deals"),
     "prototypes": ("numbers", {"method": "fedgh"}, "PrototypeHeader is for one class per row"),
