@@ -172,6 +172,11 @@ def _augment(config: Config, subject: Subject) -> Augment | None:
         pool = getattr(subject.world, "pool", None)
         kind = pool.x.dtype if isinstance(pool, Pool) else torch.get_default_dtype()
         augment.check(getattr(subject.task, "shape", None), kind)
+        if getattr(subject.task, "target", "") == "dense" and (augment.crop or augment.flip):
+            raise UserError(
+                "local.augment: crop and flip would move pixels of images and leave their classes "
+                "where they are; write augment: none, or cutout alone"
+            )
     return augment
 
 

@@ -139,7 +139,8 @@ class ModuleTask:
 
     def _freeze(self, tensors: Mapping[str, Tensor], names: Iterable[str]) -> None:
         with torch.inference_mode(False):
-            held = {name: tensors[name].detach().to(self.dtype).clone() for name in names}
+            held = {name: tensors[name].detach().clone() for name in names}
+            held = {n: t.to(self.dtype) if t.is_floating_point() else t for n, t in held.items()}
         object.__setattr__(self, "frozen", held)
         object.__setattr__(self, "frozen_digest", digest_of(held))
 

@@ -175,7 +175,7 @@ def own_loss(
                 f"same; return one number per row"
             )
     if not bool(torch.isfinite(found).all()):
-        raise UserError(f"loss: {name} is not finite on the data's first rows")
+        raise UserError(f"loss: {name} is not finite on rows of the data")
     rows.__module__ = function.__module__  # whose code it is: steps of it are compiled anew
     return rows
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 # Whether a network mixes the rows of a batch.
 
 ROWS = 4  # real rows, and as many to pad with
+TRIES = 8  # with other random numbers, where a network draws
 APART = 1e-6  # of outputs that count as different, relative to the largest
 
 
@@ -51,15 +52,21 @@ def mixes_rows(task: Task, world: World) -> bool:
     x, y = data.pool.x[data.rows[places]], data.labels[places]
     weight = torch.cat([torch.ones(ROWS), torch.zeros(ROWS)]).to(x.device, task.dtype)
     model = task.initial(0).to(x.device)
-    found = []
     several = bool(getattr(task, "inputs", ()))
-    for padding in (x[:1].expand_as(x), _others(data.pool.x, x, several)):
-        batch = Batch(torch.cat([x, padding]), torch.cat([y, y]), weight)
-        outputs = task.forward(model.theta, batch, model.stats, True)
-        found.append(torch.cat([outputs.logits[:ROWS].flatten(), outputs.stats]))
-    one, other = found
-    limit = APART * float(one.abs().max().clamp_min(1e-30))
-    return bool(((one - other).abs() > limit).any())
+    paddings = (x[:1].expand_as(x), _others(data.pool.x, x, several))
+    # rows may be mixed at random, and not in every step
+    keys = torch.arange(TRIES, device=x.device) if getattr(task, "draws", False) else [None]
+    for key in keys:
+        found = []
+        for padding in paddings:
+            batch = Batch(torch.cat([x, padding]), torch.cat([y, y]), weight, key)
+            outputs = task.forward(model.theta, batch, model.stats, True)
+            found.append(torch.cat([outputs.logits[:ROWS].flatten(), outputs.stats]))
+        one, other = found
+        limit = APART * float(one.abs().max().clamp_min(1e-30))
+        if bool(((one - other).abs() > limit).any()):
+            return True
+    return False
 
 
 def _others(pool: Tensor, x: Tensor, several: bool) -> Tensor:

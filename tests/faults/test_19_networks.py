@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 import shoal
 from shoal.api import play
@@ -74,6 +75,19 @@ def frozen() -> Net:
     return net
 
 
+class Ordered(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.order = nn.Parameter(torch.arange(8).flip(0), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, self.order]
+
+
+def ordered() -> Net:
+    return Net(Ordered())
+
+
 def lazy() -> Net:
     net = Net()
     net.head = nn.LazyLinear(10)  # type: ignore[assignment]
@@ -129,6 +143,42 @@ class Counting(nn.Module):
         return x
 
 
+class Odd(Net):
+    """Does what a pure function of parameters cannot."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.what, self.passes = what, 0
+        if what == "view":
+            self.kept = self.head.weight.t()
+        elif what == "complex":
+            self.register_buffer("turn", torch.polar(torch.ones(8), torch.arange(8.0)))
+        elif what == "old norm":
+            nn.utils.spectral_norm(self.head)
+        elif what == "gradient hook":
+            self.head.weight.register_hook(lambda slope: 0 * slope)
+        elif what == "layer hook":
+            self.head.register_full_backward_hook(lambda *_: None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.passes += self.what == "memory"
+        if self.what == "new" and not hasattr(self, "new"):
+            self.new = nn.Parameter(torch.ones(8))
+        if self.what == "freeze":
+            self.body.requires_grad_(False)
+        if self.what == "write":
+            self.head.weight.data.clamp_(-0.01, 0.01)
+        x = torch.relu(self.body(x)) * getattr(self, "new", 1.0) * (1 + self.passes)
+        if self.what == "checkpoint":
+            return checkpoint(self.head, x, use_reentrant=False)
+        return self.head(x)
+
+
+def odd(what: str) -> Callable[[], nn.Module]:
+    return lambda: Odd(what)
+
+
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "a generator of its own": (lambda: Net(Functional(with_own_generator)), "'between'.*draws"),
     "numbers of numpy": (lambda: Net(Functional(lambda x, t: x * np.random.rand())),
@@ -151,6 +201,16 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "all of it frozen": (lambda: Net().requires_grad_(False), "no parameters with requires_grad"),
     "another size of samples": (lambda: nn.Sequential(nn.Linear(60, 10)),
                                 r"layer '0' \(Linear\).*samples of shape \(64,\)"),
+    "a view of a parameter": (odd("view"), "keeps a tensor 'kept' that is no parameter"),
+    "complex numbers": (odd("complex"), "complex numbers in 'turn'"),
+    "a norm of old": (odd("old norm"), r"layer 'head' .*torch.nn.utils.parametrizations"),
+    "a hook on a gradient": (odd("gradient hook"), "hook on the gradient of 'weight'"),
+    "a hook on a layer": (odd("layer hook"), "cannot be trained as a function of its param"),
+    "checkpointing": (odd("checkpoint"), "mostly checkpointing"),
+    "a memory on self": (odd("memory"), "gives another answer when it is asked again"),
+    "a parameter made late": (odd("new"), "forward makes parameter 'new'"),
+    "a part frozen late": (odd("freeze"), "forward sets requires_grad of parameter 'body.weight'"),
+    "weights written over": (odd("write"), "forward writes over parameter 'head.weight'"),
 }  # fmt: skip
 FINE: dict[str, Callable[[], nn.Module]] = {
     "a dropout layer": lambda: Net(nn.Dropout(0.2)),
@@ -162,6 +222,7 @@ FINE: dict[str, Callable[[], nn.Module]] = {
     "functional dropout": lambda: Net(Functional(lambda x, t: functional.dropout(x, 0.2, t))),
     "numbers of torch": lambda: Net(Functional(lambda x, t: x + torch.rand_like(x) if t else x)),
     "frozen parameters": frozen,
+    "whole numbers that are a parameter": ordered,
     "layers without sizes": lazy,
     "statistics without sizes": lazy_buffers,
     "logits alone": lambda: Net(end=lambda logits, _: logits),

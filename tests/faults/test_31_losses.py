@@ -40,6 +40,11 @@ def mixing(outputs: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(outputs, targets, reduction="sum")
 
 
+def weighted(outputs: Tensor, targets: Tensor) -> Tensor:
+    """A mean that counts classes: of rows of one class it looks like one over rows."""
+    return F.cross_entropy(outputs, targets, weight=outputs.new_tensor([1.0, 5.0, 2.0]))
+
+
 def no_gradient(outputs: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(outputs.detach(), targets)
 
@@ -62,6 +67,8 @@ def data_of(kind: str) -> dict[str, Any]:
         y = x[:, 0] + 0.5
     elif kind == "nan":
         y = np.where(np.arange(60) == 4, np.nan, x[:, 0])
+    elif kind == "sorted":
+        y = np.sort(y)
     elif kind == "pixels":
         x, y = x.reshape(60, 1, 2, 3).repeat(2, 3), draw.integers(0, 3, (60, 2, 6))
     elif kind == "void":
@@ -89,6 +96,7 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "a vector": ("classes", {"loss": f"{HERE}:vector"}, "so rows of a batch are mixed"),
     "rows beside each other": ("classes", {"loss": f"{HERE}:contrasting"}, "rows of a batch are"),
     "a sum": ("classes", {"loss": f"{HERE}:mixing"}, "its rows do not count the same"),
+    "a mean by classes": ("sorted", {"loss": f"{HERE}:weighted"}, "its rows do not count the same"),
     "no gradient": ("classes", {"loss": f"{HERE}:no_gradient"}, "its result has no gradient"),
     "signature": ("classes", {"loss": f"{HERE}:one_argument"}, "takes 1 positional argument"),
     "an option too many": ("classes", {"loss": {"name": f"{HERE}:matrix", "gamma": 2}},
@@ -117,6 +125,8 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
                           "numbers"),
     "masks that would stay": ("pixels", {"model": "small_unet", "world": {
         "name": "domains", "members": 3, "domains": ["plain", "mirrored"]}}, "'mirrored' moves"),
+    "classes that would stay": ("pixels", {"model": "small_unet", "local": {"augment": ["flip"]}},
+                                "local.augment: crop and flip would move pixels of images"),
     "label skew": ("numbers", {"world": {"name": "static", "members": 3, "rounds": 1,
                                          "partition": "dirichlet"}}, "partition 'dirichlet' deals"),
     "prototypes": ("numbers", {"method": "fedgh"}, "PrototypeHeader is for one class per row"),

@@ -89,6 +89,30 @@ def test_a_network_that_mixes_rows_is_not_padded(engine: Engine) -> None:
     assert float((found - expected).norm() / expected.norm()) <= 1e-9
 
 
+class Mixed(nn.Module):
+    """Rows are added to others that are drawn, in some steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.head = nn.Linear(6, 5), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.tanh(self.first(x))
+        if self.training:
+            y = y + torch.bernoulli(y.new_full((1, 1), 0.5)) * y[torch.randperm(len(y))]
+        logits: Tensor = self.head(y)
+        return logits
+
+
+def test_a_network_that_mixes_rows_at_random_is_not_padded() -> None:
+    world = SmallWorld(rows=ROWS, dtype=torch.float64)
+    task = ModuleTask(Mixed, classes=3, dtype=torch.float64, draws=True)
+    settings = settings_for(catalog.fedavg(), world, task, batch=4)
+    assert world.pad and not settings.pad
+    loop, stacked = (play(settings, engine, 2)[2][-1] for engine in (Loop(), Stacked(threads=1)))
+    assert float((loop - stacked).norm() / loop.norm()) <= 1e-9
+
+
 def test_a_network_with_normal_layers_is_padded() -> None:
     world = SmallWorld(rows=ROWS)
     for layer in (nn.BatchNorm1d(5), nn.LayerNorm(5), nn.ReLU()):

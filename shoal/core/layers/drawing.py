@@ -105,6 +105,7 @@ class LayerDraws(TorchFunctionMode):
         answer = None if isinstance(func, FunctionType) else _ANSWERS.get(name)
         if answer is None or kwargs.get("generator") is not None:
             return func(*args, **kwargs)
+        kwargs = {key: value for key, value in kwargs.items() if key != "generator"}
         return answer(self, func, *args, **kwargs)
 
     # ---- numbers ----
@@ -277,9 +278,12 @@ def _numbers(way: str, like: bool) -> Callable[..., Tensor]:
 
 
 def _integers(
-    draws: LayerDraws, func: Callable[..., Tensor], low: int, high: Any, *size: Any, **kwargs: Any
-) -> Tensor:
-    """``torch.randint``."""
+    draws: LayerDraws, func: Callable[..., Tensor], low: int = 0, high: Any = None, *size: Any,
+    **kwargs: Any,
+) -> Tensor:  # fmt: skip
+    """``torch.randint``: (low, high, size) or (high, size)."""
+    if high is None:
+        low, high = 0, low
     if "size" not in kwargs and not size:
         low, high, size = 0, low, (high,)
     empty = torch.empty(*size, **{"dtype": torch.int64, **kwargs})
@@ -290,6 +294,7 @@ def _integers(
 def _permutation(draws: LayerDraws, func: Callable[..., Tensor], n: int, **kwargs: Any) -> Tensor:
     """``torch.randperm``."""
     order: Tensor = draws.uniform((n,), torch.float64).argsort()
+    draws.by_row = False  # each place depends on how many there are
     return order.to(kwargs.get("dtype") or torch.int64)
 
 

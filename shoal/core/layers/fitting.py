@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from shoal.core.errors import UserError
 from shoal.core.layers.drawing import LayerDraws
+from shoal.core.layers.keeping import check_kept, check_tensors, parameters_of
 from shoal.core.layers.normalisation import resting, set_modes
 from shoal.core.rng import draws_globally
 from shoal.core.types import Input, split_inputs
@@ -41,6 +42,7 @@ def check_layers(module: nn.Module) -> None:
                 f"{_layer(name, layer)} of the network has no sizes before it has seen a "
                 f"sample; write its sizes, as in Linear(64, 10)"
             )
+        check_tensors(f"{_layer(name, layer)} of the network", layer)
 
 
 def _is_lazy(layer: nn.Module) -> bool:
@@ -84,12 +86,14 @@ def watched(
 ) -> Habits:
     """Look on while a module computes two samples, and refuse what does not fit; ``outputs``: the
     shape of a row's logits."""
-    x = (x[[0, min(1, len(x) - 1)]] if len(x) else x.new_zeros(ROWS, *x.shape[1:])).cpu()
+    x = two_rows(x).cpu()
     found: list[str] = []
     module = module.cpu()
     rests, draws = resting(module), LayerDraws(torch.tensor(0), ROWS)
     set_modes(module, True, rests)
-    whole = {n: b.clone() for n, b in module.named_buffers() if not b.is_floating_point()}
+    buffers = {n: b.clone() for n, b in module.named_buffers()}
+    whole = {n: b for n, b in buffers.items() if not b.is_floating_point()}
+    trained = parameters_of(module)
     with ExitStack() as stack:
         stack.enter_context(torch.enable_grad())
         compute, where = stack.enter_context(_computing(module, x, inputs))
@@ -98,11 +102,25 @@ def watched(
         result = compute()
     _check_result(result, outputs)
     _check_counters(module, whole)
+    check_kept(trained, parameters_of(module))
+    with torch.no_grad():
+        for name, buffer in module.named_buffers():
+            if name in buffers and buffer.shape == buffers[name].shape:
+                buffer.copy_(buffers[name])
+    set_modes(module, True, rests)
+    with _computing(module, x, inputs) as (compute, _), LayerDraws(torch.tensor(0), ROWS):
+        again = logits_and_features(compute())[0]
+    if not torch.allclose(again, logits_and_features(result)[0], 1e-3, 1e-5, equal_nan=True):
+        raise UserError(
+            "the network's forward gives another answer when it is asked again: it keeps a tensor "
+            "or a number on self that moves in training, and that clients would share; keep it "
+            "with register_buffer, or leave it out"
+        )
     if draws.calls:
-        again = LayerDraws(torch.tensor(0), ROWS)
-        with _computing(module.eval(), x, inputs) as (compute, where), _Watch(where, []), again:
+        quiet = LayerDraws(torch.tensor(0), ROWS)
+        with _computing(module.eval(), x, inputs) as (compute, where), _Watch(where, []), quiet:
             compute()
-        if again.calls:
+        if quiet.calls:
             raise UserError(
                 "the network draws random numbers in evaluation, too, where answers must not "
                 "depend on chance; let it draw where self.training is true only, as in "
@@ -111,13 +129,19 @@ def watched(
     return Habits(found[0] if found else None, draws.calls > 0, draws.by_row)
 
 
+def two_rows(x: Tensor) -> Tensor:
+    """The first two of some rows, or what looks like them."""
+    return x[[0, min(1, len(x) - 1)]] if len(x) else x.new_zeros(ROWS, *x.shape[1:])
+
+
 @contextmanager
 def _computing(
     module: nn.Module, x: Tensor, inputs: Sequence[Input]
 ) -> Iterator[tuple[Callable[[], Any], Callable[[], str]]]:
     """What computes the samples, and says which layer does; what goes wrong is told with the
     layer's name."""
-    like = next(filterfalse(is_lazy, module.parameters()), torch.empty(0))
+    sized = filterfalse(is_lazy, module.parameters())
+    like = next(filter(Tensor.is_floating_point, sized), torch.empty(0))
     x = x.to(like.device)
     if x.is_floating_point() and like.is_floating_point():
         x = x.to(like.dtype)

@@ -168,6 +168,11 @@ NUMBERS: dict[str, tuple[Callable[[Tensor], Tensor], float, float]] = {
     "randn_like": (torch.randn_like, 0.0, 1.0),
     "randint": (lambda x: torch.randint(5, x.shape).float(), 2.0, 2.0),
     "randint between": (lambda x: torch.randint(3, 8, x.shape).float(), 5.0, 2.0),
+    "randint by name": (
+        lambda x: torch.randint(high=5, size=x.shape, generator=None).float(),
+        2.0,
+        2.0,
+    ),
     "bernoulli": (lambda x: torch.bernoulli(torch.full_like(x, 0.25)), 0.25, 0.1875),
     "bernoulli of a number": (lambda x: torch.bernoulli(x, 0.25), 0.25, 0.1875),
     "bernoulli_": (lambda x: torch.empty_like(x).bernoulli_(0.25), 0.25, 0.1875),
@@ -203,6 +208,12 @@ def test_an_order_is_one() -> None:
     with LayerDraws(KEY):
         found = torch.randperm(50)
     assert found.tolist() != list(range(50)) and sorted(found.tolist()) == list(range(50))
+
+
+def test_an_order_depends_on_how_many_there_are() -> None:
+    with LayerDraws(KEY, 50) as draws:
+        torch.randperm(50)
+    assert not draws.by_row
 
 
 @pytest.mark.parametrize("kind", ["dropout", "alpha dropout of channels", "transformer"])
