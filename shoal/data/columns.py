@@ -301,7 +301,8 @@ def prepared(
     chosen = list(encoders)
     if normalize != "none":
         first = next(table.blocks([e.column for e in encoders]))
-        chosen = [e.settled(v) if isinstance(e, Numbers) else e
+        known = ~test[: len(first[0])] if len(first) else test  # a test row says nothing
+        chosen = [e.settled(v[known]) if isinstance(e, Numbers) else e
                   for e, v in zip(encoders, first, strict=True)]  # fmt: skip
     names = [name for encoder in chosen for name in encoder.names]
     sums = _Sums(table.where, names, minmax=normalize == "minmax")

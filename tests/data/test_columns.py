@@ -55,6 +55,14 @@ def test_squares_that_float32_has_no_room_for(size: float) -> None:
     np.testing.assert_allclose(train, by_hand, atol=1e-5)
 
 
+def test_test_rows_change_no_bit_of_training_rows() -> None:
+    values = np.random.default_rng(0).normal(size=50)
+    held = np.arange(50) % 5 == 0  # the first row too
+    other = np.where(held, 1e9, values)
+    made = [prepared(table(a=v), [Numbers("a")], held, "standard")[1] for v in (values, other)]
+    np.testing.assert_array_equal(*made)
+
+
 def test_missing_numbers_are_the_mean_of_training_rows() -> None:
     values = np.array([1.0, np.nan, 3.0, 100.0])
     test = np.array([False, False, False, True])
