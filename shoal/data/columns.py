@@ -412,6 +412,8 @@ class _Sums:
     def _exactly(rows: Floats, mean: Any, square: Any) -> None:
         """Again in float64, in place, where float32 has no room for squares or sums."""
         small = (np.abs(mean) < 1e-15) & (square < 1e-30)
+        if small.any():
+            small &= rows.any(0)  # most are plain zeros: words that no row of the block has
         for place in np.flatnonzero(small | ~np.isfinite(square) | ~np.isfinite(mean)):
             column = rows[:, place].astype(np.float64)
             mean[place] = column.mean()
