@@ -171,7 +171,8 @@ def _training(found: Survey) -> list[str]:
         world = f"{{name: static, partition: natural, rounds: {rounds}}}  # each {found.member}"
     else:
         world = (
-            f"{{name: static, members: 10, partition: iid, rounds: {rounds}}}  # dealt at random"
+            f"{{name: static, members: {found.dealt}, partition: iid, rounds: {rounds}}}  # dealt "
+            "at random"
         )
     return [
         f"model: {{name: linear}}  # {kind}; {{name: mlp, hidden: [32]}} for what is not linear",

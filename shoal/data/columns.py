@@ -301,7 +301,8 @@ def prepared(
     chosen = list(encoders)
     if normalize != "none":
         first = next(table.blocks([e.column for e in encoders]))
-        chosen = [e.settled(v) if isinstance(e, Numbers) else e
+        known = ~test[: len(first[0])] if len(first) else test  # a test row says nothing
+        chosen = [e.settled(v[known]) if isinstance(e, Numbers) else e
                   for e, v in zip(encoders, first, strict=True)]  # fmt: skip
     names = [name for encoder in chosen for name in encoder.names]
     sums = _Sums(table.where, names, minmax=normalize == "minmax")
@@ -393,9 +394,11 @@ class _Sums:
             mean = (ones @ rows).astype(np.float64) / count  # products are quicker than sums
             apart = rows - mean.astype(np.float32)
             extra = (ones @ apart).astype(np.float64) / count
-            np.square(apart, out=apart)
-            square = (ones @ apart).astype(np.float64) - count * np.square(extra)
+            with np.errstate(over="ignore", invalid="ignore"):
+                np.square(apart, out=apart)
+                square = (ones @ apart).astype(np.float64) - count * np.square(extra)
             mean = mean.astype(np.float32) + extra
+            self._exactly(rows, mean, square)
         total = np.maximum(self.count + count, 1)
         gap = mean - self.mean
         self.square += square + np.square(gap) * self.count * count / total
@@ -404,6 +407,17 @@ class _Sums:
         if self.minmax:
             self.low = np.fmin(self.low, np.fmin.reduce(rows, 0))
             self.high = np.fmax(self.high, np.fmax.reduce(rows, 0))
+
+    @staticmethod
+    def _exactly(rows: Floats, mean: Any, square: Any) -> None:
+        """Again in float64, in place, where float32 has no room for squares or sums."""
+        small = (np.abs(mean) < 1e-15) & (square < 1e-30)
+        if small.any():
+            small &= rows.any(0)  # most are plain zeros: words that no row of the block has
+        for place in np.flatnonzero(small | ~np.isfinite(square) | ~np.isfinite(mean)):
+            column = rows[:, place].astype(np.float64)
+            mean[place] = column.mean()
+            square[place] = np.square(column - mean[place]).sum()
 
     def scale(self, normalize: Normalize) -> tuple[Any, Any]:
         """What is taken from every input, and what divides it; constants stay 0."""

@@ -21,6 +21,7 @@ from shoal.data.time_column import TimeColumn
 
 if TYPE_CHECKING:
     from shoal.data.columns import Prepared
+    from shoal.data.text import Vocabulary
 
 
 class Dataset(NamedTuple):
@@ -35,8 +36,8 @@ class Dataset(NamedTuple):
     are those of the natural clients, by group number; ``unit`` is the mean and deviation of answers
     that are numbers, where a network is to learn deviations from the mean; ``notes`` is what a user
     should know of how rows were read; ``times`` says when they came, for a dated world. ``columns``
-    is how rows of the user's own tables were prepared, and ``class_names`` what classes stand for
-    in them.
+    is how rows of the user's own tables were prepared, ``class_names`` what classes stand for in
+    them, and ``known`` the words of texts that are read as tokens.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Dataset(NamedTuple):
     times: TimeColumn | None = None
     columns: Prepared | None = None
     class_names: tuple[str, ...] = ()
+    known: Vocabulary | None = None
     inputs: tuple[Input, ...] = ()  # where there are several, side by side in ``x``
 
     @property

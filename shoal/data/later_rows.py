@@ -1,64 +1,106 @@
 """Rows of another file, read as those of a table that was trained on: the same columns, the same
-numbers for classes, means and words of the old training rows."""
+numbers for classes, means and words of the run's own training rows. ``shoal predict`` and ``shoal
+evaluate --data`` read them here."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from shoal.core.errors import UserError
+from shoal.core.types import Pool
 from shoal.data import tables
+from shoal.data.columns import Numbers, Prepared, as_texts
 from shoal.data.dataset import Dataset, checked
-from shoal.data.sources.own_files import ColumnRules, TargetRules, listed, of_table
+from shoal.data.sources.own_files import ColumnRules, TargetRules, inputs, listed
 from shoal.data.tables import Table
 
-ROW, FRESH = "(row)", "(later)"  # columns of our own; a file's have other names
+
+def later_table(data: Dataset, path: Path) -> Table:
+    """A file that has rows; ``data`` say which of its texts stand for no value."""
+    table = tables.read(path, listed(dict(data.options).get("missing", ())))
+    if not table.rows:
+        raise UserError(f"{path} has no rows")
+    return table
 
 
-def later_rows(options: Mapping[str, Any], path: Path, calendar: str | None = None) -> Dataset:
-    """The rows of ``path`` as test rows, beside the training rows of the table that ``options`` of
-    data set ``files`` say; ``calendar`` is the column of a dated world."""
-    if not path.exists():
-        raise UserError(f"--data: there is no file {path}")
-    missing = listed(options.get("missing", ()))
-    old = tables.read(Path(options["path"]).expanduser(), missing)
-    new = tables.read(path, missing)
+def later_rows(data: Dataset, table: Table) -> Dataset:
+    """``data`` of set ``files``, with the rows of a table in place of its test rows."""
+    options = dict(data.options)
+    client = options.get("client")
+    test = Pool(later_inputs(data, table), later_answers(data, table))
+    found = data._replace(test=test, group=None, test_group=None, names=None)
+    if client is not None and client in table.kinds:
+        group, names = tables.codes(table.column(client), client, table.where)
+        texts = tuple(as_texts(np.array(names)).tolist())
+        found = found._replace(test_group=torch.from_numpy(group), names=texts)
+    return checked(found)
+
+
+def later_inputs(data: Dataset, table: Table) -> Tensor:
+    """What the network sees of a table's rows."""
+    options = dict(data.options)
+    if data.columns is not None:
+        return torch.from_numpy(data.columns.apply(_with_columns(table, data.columns)))
+    if data.known is not None:
+        text = options["text"]
+        name, length = (text, 64) if isinstance(text, str) else (text["column"], text.get("length"))
+        texts = as_texts(table.given(name, "the model's inputs"), "").tolist()
+        return torch.from_numpy(data.known.encode(texts, int(length or 64)))
     rules = ColumnRules(**{k: v for k, v in options.items() if k in ColumnRules._fields})
-    rules = rules._replace(category=listed(rules.category), leave_out=listed(rules.leave_out))
-    client, test = options.get("client"), options.get("test", 0.2)
-    kind = TargetRules(**{k: v for k, v in options.items() if k in TargetRules._fields})
-    spare = {client, test, calendar, *rules.leave_out}  # what new rows need not have
-    numbered = _with(old, ROW, np.arange(old.rows, dtype=np.float64))
-    plain = rules._replace(leave_out=[n for n in (*rules.leave_out, calendar) if n])
-    first = of_table(numbered, plain, kind, client, test, options.get("seed", 0), ROW)
-    assert first.times is not None
-    both = _joined(new, old, first.times.train.astype(np.int64), spare)
-    client, calendar = (name if name in both.kinds else None for name in (client, calendar))
-    kind = kind._replace(target=first.target)  # whatever the new answers look like
-    return checked(of_table(both, rules, kind, client, FRESH, calendar=calendar))
+    rules = rules._replace(category=listed(rules.category), leave_out=[])
+    beside = (options.get("client"), options.get("test"), options.get("calendar"))
+    taken = {*listed(options.get("y", "y")), *(n for n in beside if isinstance(n, str)),
+             *listed(options.get("leave_out", ()))}  # fmt: skip
+    return inputs(table, rules, taken, np.ones(table.rows, dtype=bool), []).test
 
 
-def _with(table: Table, name: str, values: Any) -> Table:
-    columns = {other: table.column(other) for other in table.names}
-    return tables.of_arrays({**columns, name: values}, table.where)
+def later_answers(data: Dataset, table: Table) -> Tensor:
+    """The answers of a table's rows, by the numbers that the run's classes have."""
+    options = dict(data.options)
+    rules = TargetRules(**{k: v for k, v in options.items() if k in TargetRules._fields})
+    if data.target != "class" or not data.class_names:
+        rules = rules._replace(target=data.target, regression=False)
+        if data.target in ("class", "dense", "token"):
+            rules = rules._replace(classes=data.classes)
+        return torch.from_numpy(rules.answers(table).y)
+    name = listed(rules.y)[0]
+    codes, values = tables.codes(table.given(name, "y"), name, table.where)
+    exact = {known: place for place, known in enumerate(data.class_names)}
+    by_value = {float(k): place for k, place in exact.items() if tables.is_number(k)}
+    found = [exact.get(str(v), by_value.get(v, -1)) for v in values]  # 1 and 1.0 are the same
+    places = np.array(found, dtype=np.int64)[codes]
+    if (places < 0).any():
+        row = tables.row_of(places < 0)
+        value = values[codes[row - 1]]
+        known = ", ".join(data.class_names[:10])
+        raise UserError(f"column {name!r} of {table.where} has the class {value!r} in row {row}, "
+                        f"which the run's rows do not have; they have {known}.")  # fmt: skip
+    return torch.from_numpy(places)
 
 
-def _joined(new: Table, old: Table, rows: Any, spare: set[Any]) -> Table:
-    """The new rows, then the old training rows; a column says which are which."""
-    columns = {}
-    for name in old.names:
-        if name not in new.kinds:
-            if name in spare:
-                continue
-            raise UserError(f"{new.where} has no column {name!r}, which {old.where} has; it has "
-                            f"{', '.join(new.names)}.")  # fmt: skip
-        kinds = (new.kinds[name], old.kinds[name])
-        if kinds[0] != kinds[1] and "empty" not in kinds and name not in spare:
-            raise UserError(f"column {name!r} of {new.where} is of kind {kinds[0]}, and in "
-                            f"{old.where} of kind {kinds[1]}; write both alike.")  # fmt: skip
-        columns[name] = np.concatenate([new.column(name), old.column(name)[rows]])
-    fresh = np.arange(new.rows + len(rows)) < new.rows
-    return tables.of_arrays({**columns, FRESH: fresh}, new.where)
+def _with_columns(table: Table, made: Prepared) -> Table:
+    """The table with every column that the run's rows were made of; an array's are its own."""
+    wanted = [encoder.column for encoder in made.encoders]
+    lists = [name for name, kind in table.kinds.items() if kind == "list"]
+    if len(lists) == 1 and lists[0] not in wanted:
+        values = np.asarray(table.column(lists[0]))
+        flat = {f"{lists[0]}{i}": values[:, i] for i in range(values.shape[1])}
+        table = tables.of_arrays(flat, table.where)
+    for encoder in made.encoders:
+        kind = table.kinds[table.check(encoder.column, "the model's inputs")]
+        if isinstance(encoder, Numbers) and kind not in ("number", "empty"):
+            raise _no_number(table, encoder.column)
+    return table
+
+
+def _no_number(table: Table, name: str) -> UserError:
+    texts = as_texts(table.column(name), "").tolist()
+    bad = [text != "" and not tables.is_number(text) for text in texts]
+    row = tables.row_of(bad) if any(bad) else 1
+    return UserError(f"column {name!r} of {table.where} has {texts[row - 1]!r} in row {row}, which "
+                     f"is {table.kinds[name]} and no number as in the run's rows; correct it, or "
+                     f"leave the cell empty.")  # fmt: skip

@@ -66,6 +66,11 @@ class Survey:
         return next(c for c in self.columns if c.name == name)
 
     @property
+    def dealt(self) -> int:
+        """To how many members rows are dealt that name none."""
+        return min(10, max(1, self.rows // 10))
+
+    @property
     def odd(self) -> list[str]:
         return sorted({text for column in self.columns for text in column.odd})
 
@@ -183,7 +188,8 @@ def _with_member(
                 and 2 <= c.distinct <= found.rows // 4]  # fmt: skip
         guess = _named(able, MEMBERS)
         if guess is None:
-            told = "no column says whose row it is (--member COLUMN): rows are dealt to 10 members"
+            told = (f"no column says whose row it is (--member COLUMN): rows are dealt to "
+                    f"{found.dealt} members")  # fmt: skip
             return replace(found, guesses=(*found.guesses, told))
         name = guess.name
     counts = Counter(as_texts(table.column(name)).tolist())

@@ -81,23 +81,51 @@ def read(path: Path, missing: Sequence[str] = ()) -> Table:
 
 
 def _csv(path: Path, missing: Sequence[str]) -> Any:
-    from pyarrow import csv
+    from pyarrow import ArrowInvalid, csv
 
     with _readable(path):
         with opened(path) as file:
-            head = file.readline(1 << 20).decode("utf-8", "replace").lstrip("\ufeff")
-        found = Counter(sign for sign in head if sign in SEPARATORS)
-        separator = max(SEPARATORS, key=lambda sign: found[sign])
+            head = _text(file.readline(1 << 20), path).lstrip("\ufeff")
+        signs = Counter(sign for sign in head if sign in SEPARATORS)
+        separator = max(SEPARATORS, key=lambda sign: signs[sign])
         names = next(plain_csv.reader([head], delimiter=separator), [])
         _check_names(names, path)
-        with opened(path) as file:
-            return csv.read_csv(
-                file,
-                parse_options=csv.ParseOptions(delimiter=separator, newlines_in_values=True),
-                convert_options=csv.ConvertOptions(
-                    null_values=[*MISSING, *missing], strings_can_be_null=True
-                ),
-            )
+        reading = csv.ConvertOptions(null_values=[*MISSING, *missing], strings_can_be_null=True)
+        parsing = csv.ParseOptions(delimiter=separator, newlines_in_values=True)
+        for threads in (True, False):  # without threads, a row that is wrong has a number
+            with opened(path) as file:
+                try:
+                    options = csv.ReadOptions(use_threads=threads)
+                    found = csv.read_csv(file, options, parsing, reading)
+                    break
+                except ArrowInvalid as error:
+                    wrong = re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)", str(error))
+                    if wrong:
+                        raise UserError(f"{path} has {wrong[3]} values in row {int(wrong[1]) - 1}, "
+                                        f"and its first line names {wrong[2]} columns; correct "
+                                        f"that row.") from None  # fmt: skip
+                    if not threads:
+                        raise
+        _check_letters(found, path)
+        return found
+
+
+def _text(line: bytes, path: object, place: str = "its first line") -> str:
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is not written in UTF-8 ({place}); save it anew, as 'CSV "
+                        f"UTF-8'.") from None  # fmt: skip
+
+
+def _check_letters(table: Any, path: object) -> None:
+    """Refuse texts that are no UTF-8, which pyarrow reads as bytes."""
+    from pyarrow import types
+
+    for field in table.schema:
+        if types.is_binary(field.type) or types.is_large_binary(field.type):
+            for row, value in enumerate(table.column(field.name).to_pylist(), 1):
+                _text(value or b"", path, f"column {field.name!r}, row {row}")
 
 
 def _check_names(names: Sequence[str], path: object) -> None:

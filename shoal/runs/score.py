@@ -9,12 +9,12 @@ import torch
 
 from shoal.config import load_run
 from shoal.config.build import RunPlan, build
-from shoal.config.subject import initial_of
+from shoal.config.subject import dataset_of, initial_of
 from shoal.core.errors import UserError
 from shoal.core.task import ModuleTask, learnt_of
 from shoal.core.types import ClientData, Model, Pool
 from shoal.data.dataset import Dataset
-from shoal.data.later_rows import later_rows
+from shoal.data.later_rows import later_rows, later_table
 from shoal.metrics.evaluate import evaluate, evaluate_each, outputs_of
 from shoal.metrics.functions import measured
 from shoal.runs.directory import RunDir
@@ -49,10 +49,10 @@ def score(
     if data is None:
         rows = plan.world.tests(plan.world.rounds - 1)
         return {**out, **_scores(plan, model, rows.get("global") or next(iter(rows.values())))}
-    options = config.data.options
-    if options.get("seed") == "run":  # drawn anew for every seed of the run
-        options["seed"] = config.seed
-    found = later_rows(options, data, config.world.options.get("column"))
+    if not data.exists():
+        raise UserError(f"--data: there is no file {data}")
+    known = dataset_of(config)
+    found = later_rows(known, later_table(known, data))
     pool = getattr(plan.world, "pool", None)
     if isinstance(pool, Pool) and found.test.x.shape[1:] != pool.x.shape[1:]:
         raise UserError(f"--data: rows of {data} have shape {tuple(found.shape)}, and the model "

@@ -88,6 +88,7 @@ def test_roles_that_are_named(capsys: pytest.CaptureFixture[str]) -> None:
         ("a,id,y\n1,5,0\n2,6,1\n3,7,1\n", ["--member", "id"], "another value in every row"),
         ("a,d,y\n1,soon,0\n2,late,1\n", ["--date", "d"], "'soon' in row 1, which is no date"),
         ("a,y\n1,0\n2,1\n", ["--y", "why"], "no column 'why' for --y; did you mean 'y'"),
+        ("a,y\n1,0\n2,1,3\n", [], "t.csv has 3 values in row 2, and its first line names 2"),
         ("a,y\n1,same\n2,same\n", ["--y", "y"], "one value only, so there is nothing"),
     ],
 )
@@ -99,6 +100,20 @@ def test_bad_tables(
     out, err = capsys.readouterr()
     assert out == "" and says in err and err.count("\n") == 1
     assert not Path("t.yaml").exists(), "nothing half-written"
+
+
+def test_letters_that_are_no_utf_8(capsys: pytest.CaptureFixture[str]) -> None:
+    for text, place in (("Größe,y\n1,a\n", "its first line"), ("a,y\n1,a\n2,ä\n", "'y', row 2")):
+        Path("t.csv").write_bytes(text.encode("latin-1"))
+        assert call(["new", "t.csv"]) == 2
+        said = capsys.readouterr().err
+        assert "not written in UTF-8" in said and place in said and not Path("t.yaml").exists()
+
+
+def test_six_rows_are_enough_for_a_config_that_runs() -> None:
+    Path("t.csv").write_text("a,y\n1,u\n5,v\n2,u\n6,v\n3,u\n7,v\n")
+    assert call(["new", "t.csv"]) == 0
+    assert call(["run", "t.yaml", "-o", "run"]) == 0
 
 
 def test_one_mark_among_numbers_is_a_missing_value() -> None:

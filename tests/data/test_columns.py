@@ -45,6 +45,24 @@ def test_normalised_as_by_scikit_learn(normalize: Any, rows: int) -> None:
     np.testing.assert_array_equal(made.apply(table(**columns))[test], tested)
 
 
+@pytest.mark.parametrize("size", [1e-28, 1e-18, 1.0, 1e22, 1e30])
+def test_squares_that_float32_has_no_room_for(size: float) -> None:
+    values = np.random.default_rng(0).normal(size=(500, 2)) * [size, 1]
+    table = tables.of_arrays({"a": values[:, 0], "b": values[:, 1]}, "t")
+    held = np.arange(500) % 5 == 0
+    train = prepared(table, [Numbers("a"), Numbers("b")], held, "standard")[1]
+    by_hand = StandardScaler().fit_transform(values[~held])
+    np.testing.assert_allclose(train, by_hand, atol=1e-5)
+
+
+def test_test_rows_change_no_bit_of_training_rows() -> None:
+    values = np.random.default_rng(0).normal(size=50)
+    held = np.arange(50) % 5 == 0  # the first row too
+    other = np.where(held, 1e9, values)
+    made = [prepared(table(a=v), [Numbers("a")], held, "standard")[1] for v in (values, other)]
+    np.testing.assert_array_equal(*made)
+
+
 def test_missing_numbers_are_the_mean_of_training_rows() -> None:
     values = np.array([1.0, np.nan, 3.0, 100.0])
     test = np.array([False, False, False, True])

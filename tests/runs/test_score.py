@@ -15,6 +15,8 @@ from typer.testing import CliRunner
 from shoal.cli.app import app
 from shoal.config import from_mapping
 from shoal.core.errors import UserError
+from shoal.runs.exports.predict import predict
+from shoal.runs.exports.trained import read_model
 from shoal.runs.run import DurableRun
 from shoal.runs.score import score
 
@@ -137,3 +139,73 @@ def test_what_cannot_be_scored_is_said(tmp_path: Path) -> None:
     DurableRun.create(tmp_path / "digits", from_mapping({**digits, "engine": "loop"})).play()
     with pytest.raises(UserError, match="a run on 'digits', not on a table"):
         score(tmp_path / "digits", tmp_path / "visits.csv")
+
+
+def test_a_column_that_is_left_out_may_be_missing(tmp_path: Path) -> None:
+    run = played(tmp_path, visits(0, 300))
+    short = [[row[0], *row[2:]] for row in visits(1, 50)]
+    found = score(run, written(tmp_path / "new.csv", short, "site,ward,pulse,ill"))
+    assert found["rows"] == 50 and found["accuracy"] > 0.85
+
+
+def predicted(run: Path, file: Path) -> list[str]:
+    lines = predict(read_model(run), file, None).splitlines()[1:]
+    return [line.split(",")[0] for line in lines]
+
+
+@pytest.mark.parametrize("kind", ["columns", "images", "tokens", "order"])
+def test_predict_and_evaluate_read_rows_alike(tmp_path: Path, kind: str) -> None:
+    """The share of right predictions, counted here, is the accuracy of ``evaluate --data``."""
+    draw = np.random.default_rng(0)
+    y, names, more = draw.integers(0, 2, 120), ["no", "yes"], {}
+    if kind == "columns":
+        rows = visits(0, 120)
+        file = written(tmp_path / "visits.csv", rows)
+        y, data = np.array([row[-1] == "yes" for row in rows], int), {"y": "ill"}
+        data = {**data, "leave_out": ["day", "site"]}
+    elif kind == "images":  # bytes become [0, 1]
+        file, names = tmp_path / "pictures.npz", ["0", "1"]
+        bright = draw.integers(0, 90, (120, 5, 5)) + 150 * y[:, None, None]
+        np.savez(file, x=bright.astype(np.uint8), y=y)
+        data = {}
+    elif kind == "tokens":
+        said = [["poor dull", "good calm"][v] + " room" * (i % 3) for i, v in enumerate(y)]
+        file = written(tmp_path / "said.csv", [[t, names[v]] for t, v in zip(said, y, strict=True)],
+                       "said,y")  # fmt: skip
+        data = {"text": {"column": "said", "as": "tokens", "vocabulary": 9, "length": 4}}
+        more = {"model": {"name": "fasttext"}}
+    else:  # x has another order than the file, and so have its inputs
+        cells = [[100.0 + v, draw.normal(), names[v]] for v in y.tolist()]
+        file = written(tmp_path / "t.csv", cells, "a,b,y")
+        data = {"x": ["b", "a"], "normalize": "none"}
+    values = {
+        "data": {"path": str(file), **data},
+        "world": {"name": "static", "members": 2, "rounds": 6},
+        "model": {"name": "mlp", "hidden": []},
+        "local": {"lr": 0.5, "batch": 16},
+        "evaluate": {"rows": "test_all"},
+        "engine": "loop",
+        **more,
+    }
+    DurableRun.create(tmp_path / "run", from_mapping(values)).play()
+    right = [said == names[v] for said, v in zip(predicted(tmp_path / "run", file), y, strict=True)]
+    assert score(tmp_path / "run", file)["accuracy"] == pytest.approx(np.mean(right), abs=1e-6)
+    if kind != "order":
+        assert np.mean(right) > 0.7
+
+
+@pytest.mark.parametrize("read", [score, predicted])
+def test_a_text_among_numbers_is_named_with_its_row(tmp_path: Path, read: Any) -> None:
+    run = played(tmp_path, visits(0, 60))
+    rows = [["a", 80.0, "yes"], ["b", "fast", "no"]]
+    with pytest.raises(UserError, match="'pulse' of .* has 'fast' in row 2"):
+        read(run, written(tmp_path / "new.csv", rows, "ward,pulse,ill"))
+
+
+def test_classes_that_are_numbers_are_known_by_their_value(tmp_path: Path) -> None:
+    """10 and 20 in the run's file, 10.0 and 20.0 in the new one."""
+    rows = [[v, 10 if v < 0 else 20] for v in np.random.default_rng(0).normal(size=100)]
+    run = played(tmp_path, [], data={"path": str(written(tmp_path / "t.csv", rows, "a,y"))},
+                 world={"name": "static", "members": 2, "rounds": 9})  # fmt: skip
+    again = written(tmp_path / "u.csv", [[a, f"{y}.0"] for a, y in rows], "a,y")
+    assert score(run, again)["accuracy"] == score(run, tmp_path / "t.csv")["accuracy"] > 0.8

@@ -210,7 +210,8 @@ def of_table(
         classes = kind.classes or vocabulary
     found = Dataset(
         "files", pools[0], pools[1], classes, tuple(pools[0].x.shape[1:]),
-        vocabulary=vocabulary, words=made.words, notes=tuple(notes), target=learnt.target,
+        vocabulary=vocabulary, words=made.words.digest if made.words else None, known=made.words,
+        notes=tuple(notes), target=learnt.target,
         columns=made.prepared, class_names=tuple(map(str, learnt.names)), inputs=made.several,
     )  # fmt: skip
     if _scales_y(learnt, kind, rules, made):
@@ -259,7 +260,7 @@ class Inputs(NamedTuple):
     test: torch.Tensor
     prepared: Prepared | None = None
     vocabulary: int | None = None
-    words: str | None = None
+    words: Vocabulary | None = None
     several: tuple[Input, ...] = ()
 
 
@@ -408,7 +409,7 @@ def _tokens(table: Table, text: Mapping[str, Any], held: NDArray[np.bool_]) -> I
     known = Vocabulary.of(texts[~held].tolist(), int(text.get("vocabulary", 10_000)))
     numbers = known.encode(texts.tolist(), int(text.get("length", 64)))
     train, test = (torch.from_numpy(numbers[m]) for m in (~held, held))
-    return Inputs(train, test, None, len(known), known.digest)
+    return Inputs(train, test, None, len(known), known)
 
 
 def _token_numbers(

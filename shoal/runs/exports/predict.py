@@ -15,7 +15,7 @@ from shoal.config.subject import dataset_of
 from shoal.core.errors import UserError
 from shoal.core.files import write_text
 from shoal.data import tables
-from shoal.data.columns import Prepared
+from shoal.data.later_rows import later_inputs, later_table
 from shoal.data.sources import Dataset
 from shoal.data.tables import Table
 from shoal.runs.exports.trained import TrainedModel
@@ -28,36 +28,20 @@ def rows_of(trained: TrainedModel, data: Dataset, path: Path) -> Tensor:
     """The inputs in a file, prepared as the run's own rows were."""
     if not path.exists():
         raise UserError(f"there is no file {path}")
-    options, shape = trained.plan.config.data.options, tuple(trained.task.shape or ())
-    if options.get("text") is not None and data.columns is None:
-        raise UserError("rows of word numbers are made of their texts by the run alone; predict "
-                        "reads tables of numbers, categories, dates and counted words")  # fmt: skip
-    missing = options.get("missing", ())
-    table = tables.read(path, [missing] if isinstance(missing, str) else list(missing))
-    if not table.rows:
-        raise UserError(f"{path} has no rows to answer")
-    if data.columns is None:
-        x = _as_they_are(table, shape)
-    else:
-        x = data.columns.apply(_with_columns(table, data.columns))
+    shape = tuple(trained.task.shape or ())
+    table = later_table(data, path)
     like = trained.rows(1)
-    found = torch.from_numpy(x).reshape(len(x), *shape)
+    path_of_run = dict(data.options).get("path")
+    of_file = data.name == "files" and path_of_run and not Path(path_of_run).expanduser().is_dir()
+    if of_file or data.columns is not None:
+        found = later_inputs(data, table)
+    else:
+        found = torch.from_numpy(_as_they_are(table, shape))
+    if tuple(found.shape[1:]) != shape:
+        found = found.reshape(len(found), *shape)
     if not like.is_floating_point() and not torch.equal(found, found.round()):
         raise UserError(f"{path} has fractions, and the model was trained on whole numbers")
     return found.to(like.dtype)
-
-
-def _with_columns(table: Table, made: Prepared) -> Table:
-    """The table with every column that the run's rows were made of; an array's are its own."""
-    wanted = [encoder.column for encoder in made.encoders]
-    lists = [name for name, kind in table.kinds.items() if kind == "list"]
-    if len(lists) == 1 and lists[0] not in wanted:
-        values = np.asarray(table.column(lists[0]))
-        flat = {f"{lists[0]}{i}": values[:, i] for i in range(values.shape[1])}
-        table = tables.of_arrays(flat, table.where)
-    for name in wanted:
-        table.check(name, "the model's inputs")
-    return table
 
 
 def _as_they_are(table: Table, shape: tuple[int, ...]) -> NDArray[np.float32]:
