@@ -52,9 +52,9 @@ def cohort_of(round: Round, attempt: int = 0) -> tuple[int, ...]:
     """The clients of a round by its rule, sorted; questions that it takes are paid for."""
     settings, moment = round.settings, round.moment
     drawn = settings.cohorts is not None or settings.sampling in ("fixed", "bernoulli")
-    size, key = _size(settings, moment), _key(settings, moment, attempt)
-    if drawn or size >= len(moment.members):
+    if drawn or _size(settings, moment) >= len(moment.members):
         return choose_cohort(settings, moment, attempt)
+    size, key = _size(settings, moment), _key(settings, moment, attempt)
     if settings.sampling == "round_robin":
         return _in_turn(round, size)
     if settings.sampling == "by_availability":
