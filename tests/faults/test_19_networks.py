@@ -151,6 +151,8 @@ class Odd(Net):
         self.what, self.passes = what, 0
         if what == "view":
             self.kept = self.head.weight.t()
+        elif what == "data":
+            self.kept = self.head.weight.data.t()
         elif what == "complex":
             self.register_buffer("turn", torch.polar(torch.ones(8), torch.arange(8.0)))
         elif what == "old norm":
@@ -202,6 +204,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "another size of samples": (lambda: nn.Sequential(nn.Linear(60, 10)),
                                 r"layer '0' \(Linear\).*samples of shape \(64,\)"),
     "a view of a parameter": (odd("view"), "keeps a tensor 'kept' that is no parameter"),
+    "a view of a parameter's values": (odd("data"), "keeps a tensor 'kept' that is no parameter"),
     "complex numbers": (odd("complex"), "complex numbers in 'turn'"),
     "a norm of old": (odd("old norm"), r"layer 'head' .*torch.nn.utils.parametrizations"),
     "a hook on a gradient": (odd("gradient hook"), "hook on the gradient of 'weight'"),

@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from shoal.core.errors import UserError
 from shoal.core.layers.drawing import LayerDraws
-from shoal.core.layers.keeping import check_kept, check_tensors, parameters_of
+from shoal.core.layers.keeping import check_kept, check_tensors, parameters_of, trained_places
 from shoal.core.layers.normalisation import resting, set_modes
 from shoal.core.rng import draws_globally
 from shoal.core.types import Input, split_inputs
@@ -36,13 +36,14 @@ def check_layers(module: nn.Module) -> None:
     if not any(asked):
         what = "no parameters with requires_grad=True" if asked else "no parameters"
         raise UserError(f"the network ({type(module).__name__}) has {what}: nothing to train")
+    trained = trained_places(module)
     for name, layer in module.named_modules():
         if _is_lazy(layer):
             raise UserError(
                 f"{_layer(name, layer)} of the network has no sizes before it has seen a "
                 f"sample; write its sizes, as in Linear(64, 10)"
             )
-        check_tensors(f"{_layer(name, layer)} of the network", layer)
+        check_tensors(f"{_layer(name, layer)} of the network", layer, trained)
 
 
 def _is_lazy(layer: nn.Module) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from shoal.core.errors import UserError
 
@@ -16,9 +17,11 @@ OLD_NORMS = ("torch.nn.utils.weight_norm", "torch.nn.utils.spectral_norm")
 Kept = dict[str, tuple[bool, Tensor]]
 
 
-def check_tensors(what: str, layer: nn.Module) -> None:
-    """Refuse what a pure function of the parameters would lose."""
-    made = [k for k, v in vars(layer).items() if isinstance(v, Tensor) and v.requires_grad]
+def check_tensors(what: str, layer: nn.Module, trained: set[int]) -> None:
+    """Refuse what a pure function of the parameters would lose; ``trained``: where in memory they
+    are, which a view through ``.data`` shares."""
+    kept = [(k, v) for k, v in vars(layer).items() if isinstance(v, Tensor)]
+    made = [k for k, v in kept if v.requires_grad or _place(v) in trained]
     if made or any(type(h).__module__ in OLD_NORMS for h in layer._forward_pre_hooks.values()):
         raise UserError(
             f"{what} keeps a tensor {made[0] if made else 'weight'!r} that is no parameter, and "
@@ -36,6 +39,16 @@ def check_tensors(what: str, layer: nn.Module) -> None:
                 f"{what} has a hook on the gradient of {key!r}, which would not be called; let "
                 f"forward do what it does, or freeze parameters with requires_grad=False"
             )
+
+
+def trained_places(module: nn.Module) -> set[int]:
+    """Where in memory the parameters are that are trained."""
+    found = (p for p in module.parameters() if p.requires_grad and not is_lazy(p))
+    return {_place(p) for p in found if p.numel()}
+
+
+def _place(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 def parameters_of(module: nn.Module) -> Kept:
