@@ -197,3 +197,12 @@ def test_csv_as_people_write_it(tmp_path: Path) -> None:
     own = data.train.x[known, 2].mean()
     filled = data.train.x[~known, 2] if (~known).any() else data.test.x[~known_test, 2]
     assert float(filled) == pytest.approx(float(own)), "the mean of training rows"
+
+
+def test_a_column_called_x_is_the_only_input_and_that_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    rows = [f"{k},{k % 5},{k % 2}" for k in range(40)]
+    path.write_text("\n".join(["x,z,y", *rows]), encoding="utf-8")
+    data = load("files", path=str(path), y="y")
+    assert data.shape == (1,) and any("not read: z" in note for note in data.notes)
+    assert not load("files", path=str(path), y="y", x=["x", "z"]).notes

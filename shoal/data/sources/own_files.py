@@ -199,6 +199,10 @@ def of_table(
     taken = {*listed(kind.y), *(name for name in beside if isinstance(name, str))}
     notes = [learnt.note] if learnt.note else []
     made = inputs(table, rules, taken, held, notes)
+    unread = [n for n in table.names if n not in (*taken, *rules.leave_out, "x")]
+    if rules.x is None and "x" in table.names and unread:
+        notes.append(f"data: column 'x' is the only input, as in files of arrays; not read: "
+                     f"{', '.join(unread)} (data.x names columns)")  # fmt: skip
     if calendar is not None and made.prepared is not None and made.prepared.shift.any():
         notes.append("data: inputs are normalised by all training rows, also those that come later "
                      "in time; data.normalize: none takes nothing from the future")  # fmt: skip
