@@ -16,6 +16,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 
@@ -52,7 +53,9 @@ def call(args: Sequence[str]) -> int:
         if name == "Abort":
             return _say("interrupted", INTERRUPTED)
         if hasattr(error, "format_message"):
-            return _say(error.format_message(), BAD_INPUT)
+            # typer and newer versions of click both end it with the same suggestion
+            once = re.sub(r"( Did you mean .*\?)\1", r"\1", error.format_message())
+            return _say(once, BAD_INPUT)
         raise
 
 

@@ -163,7 +163,7 @@ def up(
     ),
     rounds: int | None = typer.Option(None, min=1, help="Rounds (default: what the app says)."),
     changes: list[str] = typer.Option(
-        [], "--set", metavar="KEY=VALUE", help="A key of [tool.flwr.app.config]: --set deadline=30"
+        [], "--set", metavar="KEY=VALUE", help="Change a setting of the app: --set deadline=30"
     ),
     host: str = typer.Option("127.0.0.1", help="Address on which members are let in."),
     port: int = typer.Option(0, help="Port for members, and for nothing else (0: a free one)."),

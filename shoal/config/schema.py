@@ -1,4 +1,4 @@
-"""Every key, its default and its complaint."""
+"""Every key: its default, what it is, what it must be."""
 
 from __future__ import annotations
 
@@ -27,11 +27,18 @@ from shoal.core.types import LastBatch
 from shoal.metrics.functions import METRICS
 from shoal.metrics.losses import NAMES as LOSSES
 
+
+class StrictModel(BaseModel):
+    """Unknown keys are errors; infinity stays infinity (a neutral value of some settings)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
+
+
 # ---- schedule ------------------------------------------------------------------------------------
-# How the clients' rate changes over a run.
+# How the clients' learning rate changes over a run.
 
 
-class Schedule(BaseModel):
+class Schedule(StrictModel):
     """The rate of every local epoch, as a multiple of ``local.lr``.
 
     - ``constant``
@@ -48,15 +55,16 @@ class Schedule(BaseModel):
     (0.7525,)
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     name: Literal["constant", "factor", "step", "polynomial"] = Field(
-        default="constant", description="constant, factor, step or polynomial"
+        default="constant", title="its form"
     )
-    factor: Above0 = Field(default=1.0, description="a number above 0")
-    every: Count = Field(default=1, description="a whole number of at least 1")
-    over: Literal["round", "run", "task"] = Field(default="round", description="round, run or task")
-    final: From0To1 = Field(default=0.01, description="a share of the rate, from 0 to 1")
-    power: Above0 = Field(default=0.9, description="a number above 0")
+    factor: Above0 = Field(default=1.0, title="what `factor` and `step` multiply by")
+    every: Count = Field(default=1, title="local epochs between two steps of `step`")
+    over: Literal["round", "run", "task"] = Field(
+        default="round", title="within what `step` counts epochs"
+    )
+    final: From0To1 = Field(default=0.01, title="the share of the rate that `polynomial` ends at")
+    power: Above0 = Field(default=0.9, title="the power of `polynomial`")
 
     @model_validator(mode="after")
     def _used(self) -> Schedule:
@@ -101,15 +109,18 @@ class Schedule(BaseModel):
 Matrix = tuple[tuple[Finite, ...], ...]
 
 
-class Stretch(BaseModel):
+class Stretch(StrictModel):
     """Some rounds with fixed members and losses."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    rounds: Count = Field(description="a whole number of at least 1")
-    a: Matrix = Field(description="one list of numbers a client")
-    b: Matrix = Field(description="one list of numbers a client")
-    n: tuple[Above0, ...] = Field(description="one number above 0 a client")
-    members: tuple[Whole, ...] | None = Field(default=None, description="one whole number a client")
+    rounds: Count = Field(title="rounds of this segment")
+    a: Matrix = Field(title="curvatures a_ij", description="one list of numbers per client")
+    b: Matrix = Field(title="minima b_ij", description="one list of numbers per client")
+    n: tuple[Above0, ...] = Field(
+        title="weights of clients", description="one number above 0 per client"
+    )
+    members: tuple[Whole, ...] | None = Field(
+        default=None, title="who is here", description="one whole number per client"
+    )
 
     @field_validator("a", "b", mode="before")
     @classmethod
@@ -125,7 +136,7 @@ class Stretch(BaseModel):
         if self.members is not None:
             clients.add(len(self.members))
         if len(clients) > 1 or not self.n:
-            raise ValueError("a, b and n (and members) need one entry a client")
+            raise ValueError("a, b and n (and members) need one entry per client")
         if len({len(row) for row in (*self.a, *self.b)}) != 1:
             raise ValueError("all rows of a and b need the same length")
         if min(self.n) <= 0:
@@ -133,33 +144,40 @@ class Stretch(BaseModel):
         return self
 
 
-class Problem(BaseModel):
+class Problem(StrictModel):
     """Client i has loss ``0.5 sum_j a_ij (w_j - b_ij)^2``.
 
     Given by ``a``, ``b``, ``n`` and ``rounds``, or by ``segments`` one after another, or drawn:
     ``sessions`` of ``rounds`` rounds with ``clients`` members each in ``size`` dimensions.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    name: Literal["quadratic"] = Field(default="quadratic", description="quadratic")
-    rounds: Count = Field(default=10, description="a whole number of at least 1")
-    a: Matrix | None = Field(default=None, description="one list of numbers a client")
-    b: Matrix | None = Field(default=None, description="one list of numbers a client")
-    n: tuple[Above0, ...] | None = Field(default=None, description="one number above 0 a client")
+    name: Literal["quadratic"] = Field(default="quadratic", title="its form")
+    rounds: Count = Field(default=10, title="rounds of the run, or of a session")
+    a: Matrix | None = Field(
+        default=None, title="curvatures a_ij", description="one list of numbers per client"
+    )
+    b: Matrix | None = Field(
+        default=None, title="minima b_ij", description="one list of numbers per client"
+    )
+    n: tuple[Above0, ...] | None = Field(
+        default=None, title="weights of clients", description="one number above 0 per client"
+    )
     segments: tuple[Stretch, ...] | None = Field(
-        default=None, description="a list of {rounds, a, b, n}"
+        default=None, title="what follows one another", description="a list of {rounds, a, b, n}"
     )
     kind: Literal["members", "domain", "classes", "concept"] = Field(
-        default="members", description="members, domain, classes or concept"
+        default="members", title="what changes from one segment to the next"
     )
-    w0: tuple[Finite, ...] | None = Field(default=None, description="a list of numbers")
+    w0: tuple[Finite, ...] | None = Field(
+        default=None, title="the first model", description="a list of numbers"
+    )
     layout: dict[str, Count] | None = Field(
-        default=None, description="{name: size} of the tensors in w"
+        default=None, title="tensors in w", description="{name: size}"
     )
-    steps_per_epoch: Count = Field(default=1, description="a whole number of at least 1")
-    clients: Count = Field(default=4, description="a whole number of at least 1")
-    size: Count = Field(default=2, description="a whole number of at least 1")
-    sessions: Count = Field(default=1, description="a whole number of at least 1")
+    steps_per_epoch: Count = Field(default=1, title="steps per local epoch")
+    clients: Count = Field(default=4, title="clients, where they are drawn")
+    size: Count = Field(default=2, title="dimensions, where they are drawn")
+    sessions: Count = Field(default=1, title="sessions, where they are drawn")
 
     _scalars = field_validator("a", "b", mode="before")(Stretch._scalars.__func__)  # type: ignore[attr-defined]
 
@@ -189,24 +207,19 @@ class Problem(BaseModel):
 
 
 # ---- config --------------------------------------------------------------------------------------
-# What a config may say. A field's description completes the sentence "must be ...".
+# What a config may say. A field's title says what it is; what it must be follows from its type, or
+# is the field's description.
 
 # Times the initial loss (or 1, if that is less). Losses after a drift rose by factors up to 40, and
 # by 8,000 in runs that still learnt; those that diverge pass any factor within some rounds.
 DIVERGED = 1e6
 
 
-class StrictModel(BaseModel):
-    """Unknown keys are errors; infinity stays infinity (a neutral value of some settings)."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
-
-
 class Named(BaseModel):
     """A name and that thing's own options, which its registry checks."""
 
     model_config = ConfigDict(extra="allow", frozen=True, ser_json_inf_nan="constants")
-    name: str = Field(description="a name")
+    name: str = Field(title="which one", description="a name")
 
     @property
     def options(self) -> dict[str, Any]:
@@ -214,8 +227,12 @@ class Named(BaseModel):
 
 
 class ModelChoice(Named):
-    name: str = Field(default="mlp", description="the name of a model")
-    init: str = Field(default="random", description="random, or the path of a .safetensors file")
+    name: str = Field(default="mlp", title="which one", description="the name of a model")
+    init: str = Field(
+        default="random",
+        title="first weights",
+        description="random, or the path of a .safetensors file",
+    )
 
 
 Augmentation = Literal["flip"] | dict[Literal["crop", "cutout"], Count]
@@ -229,21 +246,25 @@ class AdapterSettings(StrictModel):
     singular value decomposition (``svd``). Ranks may differ under ``stack`` and ``svd``.
     """
 
-    name: Literal["lora"] = Field(default="lora", description="lora")
+    name: Literal["lora"] = Field(default="lora", title="the kind of adapter")
     rule: Literal["plain", "ffa", "stack", "svd"] = Field(
-        default="plain", description="plain, ffa, stack or svd"
+        default="plain", title="how they are averaged"
     )
     rank: Count | dict[str, Count] = Field(
         default=8,
+        title="rows of A",
         description="a whole number of at least 1, or {member: rank} (default: the others')",
     )
-    alpha: Above0 = Field(default=8.0, description="a number above 0 (changes count alpha / rank)")
+    alpha: Above0 = Field(default=8.0, title="changes count alpha / rank")
     targets: tuple[str, ...] | None = Field(
         default=None,
+        title="which layers get adapters",
         description="a list of layers' names (with *), linear, conv and attention, or null for all",
     )
     trained: tuple[str, ...] = Field(
-        default=(), description="a list of parameters (with *) that are trained beside adapters"
+        default=(),
+        title="what is trained beside adapters",
+        description="a list of parameters (with *)",
     )
 
     @field_validator("rank", mode="before")
@@ -270,33 +291,39 @@ class AdapterSettings(StrictModel):
 class LocalTraining(StrictModel):
     """Training on one client."""
 
-    epochs: Count = Field(default=1, description="a whole number of at least 1")
+    epochs: Count = Field(default=1, title="passes over a client's rows per round")
     steps: Count | tuple[Count, ...] | None = Field(
         default=None,
-        description="the most local steps per round (a whole number above 0), or null",
+        title="the most local steps per round",
+        description="a whole number of at least 1, or null",
     )
-    batch: Count | None = Field(
-        default=32, description="a whole number above 0, or null for all rows"
-    )
+    batch: Count | None = Field(default=32, title="rows per step (null: all of a client's)")
     last_batch: LastBatch = Field(
         default="keep",
-        description="keep, drop or merge (rows that do not fill a batch are one of their own, are "
-        "left out for the epoch, or join the batch before)",
+        title="rows that do not fill a batch: a smaller one, left out for the epoch, or joined to "
+        "the batch before",
     )
-    lr: Above0 = Field(default=0.05, description="a number above 0")
-    optimizer: Literal["sgd", "adam", "adamw"] = Field(
-        default="sgd", description="sgd, adam or adamw"
+    lr: Above0 = Field(default=0.05, title="the learning rate")
+    optimizer: Literal["sgd", "adam", "adamw"] = Field(default="sgd", title="the local optimiser")
+    momentum: Below1 = Field(default=0.0, title="of sgd; it begins at 0 in every round")
+    weight_decay: AtLeast0 = Field(
+        default=0.0, title="added to the gradient, times the weights (adamw: apart from it)"
     )
-    momentum: Below1 = Field(default=0.0, description="a number from 0 up to, not including, 1")
-    weight_decay: AtLeast0 = Field(default=0.0, description="a number of at least 0")
-    clip: Above0 | None = Field(default=None, description="a number above 0, or null")
-    schedule: Schedule = Field(default=Schedule(), description="a schedule")
-    shuffle: bool = Field(default=True, description="true or false")
+    clip: Above0 | None = Field(
+        default=None, title="the largest norm of a gradient; longer ones are scaled down"
+    )
+    schedule: Schedule = Field(
+        default=Schedule(), title="how the learning rate changes", description="a schedule"
+    )
+    shuffle: bool = Field(default=True, title="whether rows are shuffled in every epoch")
     validation: Below1 | Literal["auto"] = Field(
-        default="auto", description="a share from 0 up to 1, or auto"
+        default="auto",
+        title="the share of a client's rows that its method validates on (auto: 0.3 where it does)",
+        description="a share from 0 up to 1, or auto",
     )
     augment: Literal["none"] | tuple[Augmentation, ...] = Field(
         default="none",
+        title="changes of images, drawn anew in every epoch",
         description="none, or some of flip, {crop: PIXELS} and {cutout: PIXELS}, as in "
         "[{crop: 4}, flip, {cutout: 8}]",
     )
@@ -322,19 +349,23 @@ class Loss(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True, ser_json_inf_nan="constants")
     name: str | None = Field(
         default=None,
+        title="which loss",
         description=f"{', '.join(LOSSES)}, module:function, or null for the one that fits y",
     )
     class_weights: Literal["balanced"] | tuple[Above0, ...] | None = Field(
         default=None,
-        description="null, balanced (each class counts the same), or one number above 0 per class",
+        title="weights of classes (balanced: each class counts the same)",
+        description="null, balanced, or one number above 0 per class",
     )
     label_smoothing: Below1 = Field(
-        default=0.0, description="a share from 0 up to 1 (cross_entropy)"
+        default=0.0, title="of cross_entropy: the share of a target that is spread over all classes"
     )
     ignore_index: int | None = Field(
-        default=None, description="a label that counts for nothing, such as -100, or null"
+        default=None,
+        title="a label that counts for nothing",
+        description="a whole number such as -100, or null",
     )
-    delta: Above0 = Field(default=1.0, description="a number above 0 (huber)")
+    delta: Above0 = Field(default=1.0, title="of huber: where it turns from square to linear")
 
     @property
     def own(self) -> bool:
@@ -376,13 +407,15 @@ class Loss(BaseModel):
 
 
 class RecoveryRule(StrictModel):
-    """When accuracy is back after a shift: see :class:`shoal.metrics.shifts.Recovery`."""
+    """Accuracy is back when it is within ``margin`` of its level before the shift, and stays so."""
 
     window: Count = Field(
-        default=3, description="a number of evaluations before the shift, at least 1"
+        default=3, title="evaluations before the shift whose mean is the level to come back to"
     )
-    margin: AtLeast0 = Field(default=0.01, description="a share of 1, such as 0.01")
-    hold: Count = Field(default=10, description="a number of rounds, at least 1")
+    margin: AtLeast0 = Field(
+        default=0.01, title="how far below that level still counts as back; 0.01 is a point"
+    )
+    hold: Count = Field(default=10, title="rounds for which accuracy has to stay there")
 
 
 class Evaluate(StrictModel):
@@ -398,38 +431,29 @@ class Evaluate(StrictModel):
     ``members_held_out_both_models``: the first of the three, and the global model on the same rows.
     """
 
-    rows: Rows = Field(
-        default="test_present",
-        description="test_present, test_all, test_by_task, members_held_out, "
-        "members_held_out_by_samples or members_held_out_both_models",
-    )
-    every: Count = Field(default=1, description="a whole number of at least 1")
+    rows: Rows = Field(default="test_present", title="which rows give accuracy and loss, see above")
+    every: Count = Field(default=1, title="rounds from one evaluation to the next")
     local_models_every: Count | None = Field(
-        default=None,
-        description="a number of rounds after which members' local models are scored, or null",
+        default=None, title="rounds after which the models that clients trained are scored as well"
     )
     held_out: Within0And1 | None = Field(
         default=0.2,
-        description="a share above 0 and below 1 of each member's rows, split off first for its "
-        "own score, or null for version 0.1's rule (validation rows, else training rows)",
+        title="the share of each member's rows that is split off first for its own score (null: "
+        "its validation rows, else its training rows, as in version 0.1)",
     )
-    train: bool = Field(default=False, description="true or false")
-    members: Count = Field(
-        default=1000, description="the most members to look at, a whole number of at least 1"
-    )
+    train: bool = Field(default=False, title="whether training rows are scored, too")
+    members: Count = Field(default=1000, title="the most members that are scored one by one")
     metrics: tuple[str, ...] = Field(
         default=(),
-        description=f"a list of {', '.join(METRICS)} or module:function (empty: those that fit y, "
-        "where it is no class)",
+        title="metrics beside accuracy and loss (empty: those that fit y, where it is no class)",
+        description=f"a list of {', '.join(METRICS)} or module:function",
     )
     target: Above0To1 | None = Field(
-        default=None, description="an accuracy above 0 and at most 1, or null"
+        default=None, title="an accuracy; the summary says in which round it was reached"
     )
-    window: Count = Field(
-        default=10, description="a number of rounds after a shift, a whole number of at least 1"
-    )
+    window: Count = Field(default=10, title="rounds after a shift that are averaged")
     recovery: RecoveryRule = Field(
-        default=RecoveryRule(), description="{window: evaluations, margin: share, hold: rounds}"
+        default=RecoveryRule(), title="when accuracy is back after a shift"
     )
 
     @property
@@ -441,15 +465,22 @@ class Evaluate(StrictModel):
 class GuardRules(StrictModel):
     """Which uploads are averaged, and how many make a round."""
 
-    reject_non_finite: bool = Field(default=True, description="true or false")
-    quorum: Count | Above0To1 = Field(
-        default=0.5, description="a number of clients, or a share up to 1.0"
+    reject_non_finite: bool = Field(
+        default=True, title="whether uploads with NaN or infinity are left out"
     )
-    retries: Whole = Field(default=3, description="a whole number of at least 0")
-    max_norm: Above0 | None = Field(default=None, description="a number above 0, or null")
+    quorum: Count | Above0To1 = Field(
+        default=0.5,
+        title="uploads without which a round is abandoned",
+        description="a number of clients, or a share up to 1.0",
+    )
+    retries: Whole = Field(
+        default=3, title="further attempts at an abandoned round, with other clients"
+    )
+    max_norm: Above0 | None = Field(
+        default=None, title="the longest change that is accepted from a client"
+    )
     diverged: Above0 | None = Field(
-        default=DIVERGED,
-        description="a multiple of the initial loss above which a run has diverged, or null",
+        default=DIVERGED, title="the multiple of the initial loss above which a run has diverged"
     )
 
 
@@ -457,7 +488,9 @@ class Checkpoint(StrictModel):
     """``auto`` is every 20 seconds; nothing but survival depends on it."""
 
     every: Count | Literal["auto"] = Field(
-        default="auto", description="a number of rounds, or auto"
+        default="auto",
+        title="rounds from one checkpoint to the next",
+        description="a number of rounds, or auto",
     )
 
 
@@ -470,23 +503,29 @@ class RayCluster(StrictModel):
     """The cluster of ``engine: ray``, and what each worker asks of it."""
 
     address: str | None = Field(
-        default=None, description="host:port, ray://host:port, auto, or null for one of our own"
+        default=None,
+        title="the cluster",
+        description="host:port, ray://host:port, auto, or null for one of our own",
     )
     workers: Count | None = Field(
-        default=None, description="a number of workers, or null for as many as there is room for"
+        default=None, title="how many workers (null: as many as there is room for)"
     )
-    cpus_per_worker: Count = Field(default=1, description="a whole number of at least 1")
-    gpus_per_worker: Finite = Field(default=0, description="0")
+    cpus_per_worker: Count = Field(default=1, title="cores that a worker reserves")
+    gpus_per_worker: Finite = Field(default=0, title="workers compute on the CPU", description="0")
     memory: Count | str | None = Field(
-        default=None, description="a number of bytes, or such as 4GiB, or null"
+        default=None,
+        title="memory that a worker reserves",
+        description="a number of bytes, or such as 4GiB, or null",
     )
     runtime_env: dict[str, Any] = Field(
-        default_factory=dict, description="a mapping as Ray's runtime_env"
+        default_factory=dict,
+        title="packages and variables of workers",
+        description="a mapping as Ray's runtime_env",
     )
     working_dir: str | None = Field(
-        default=None, description="a folder that workers get a copy of, or null"
+        default=None, title="what workers get a copy of", description="a folder, or null"
     )
-    patience: Above0 = Field(default=60.0, description="seconds to wait for the first worker")
+    patience: Above0 = Field(default=60.0, title="seconds to wait for the first worker")
 
     @field_validator("gpus_per_worker")
     @classmethod
@@ -526,70 +565,102 @@ class Config(StrictModel):
     """A whole run."""
 
     format: Literal[1, 2] = Field(
-        default=1, description="1 or 2 (a run directory's config has 2: every setting is in it)"
+        default=1, title="the format of this file (run directories write 2: every setting is there)"
     )
-    seed: Whole = Field(default=0, lt=2**63, description="a whole number from 0 to 2^63 - 1")
+    seed: Whole = Field(
+        default=0,
+        lt=2**63,
+        title="what all random numbers follow from",
+        description="a whole number from 0 to 2^63 - 1",
+    )
     device: str = Field(
         default="auto",
         pattern=r"^[a-z][a-z0-9_]*(:\d+)?$",
+        title="where networks are computed",
         description="auto, cpu, cuda, cuda:1, mps or another device of torch's",
     )
     precision: Literal["float32", "bfloat16"] = Field(
         default="float32",
-        description="float32, or bfloat16 (a network computes its layers in it, as torch.autocast "
-        "says; models, losses and updates stay in float32)",
+        title="what a network computes its layers in, as torch.autocast says; models, losses and "
+        "updates stay in float32",
     )
-    problem: Problem | None = Field(default=None, description="quadratic, or null")
-    data: Named = Field(default_factory=lambda: Named(name="digits"), description="a data set")
-    model: ModelChoice = Field(default=ModelChoice(), description="a model")
+    problem: Problem | None = Field(
+        default=None,
+        title="quadratic losses instead of data, model and world, to check a method by hand",
+        description="quadratic, or null",
+    )
+    data: Named = Field(
+        default_factory=lambda: Named(name="digits"),
+        title="what is learnt from",
+        description="a data set",
+    )
+    model: ModelChoice = Field(default=ModelChoice(), title="the network", description="a model")
     adapters: AdapterSettings | None = Field(
-        default=None, description="settings of adapters such as {rank: 8}, or null"
+        default=None,
+        title="small matrices beside layers (LoRA); then nothing else is trained or sent",
+        description="settings of adapters such as {rank: 8}, or null",
     )
-    world: Named = Field(default_factory=lambda: Named(name="churn"), description="a world")
+    world: Named = Field(
+        default_factory=lambda: Named(name="churn"),
+        title="who is here when, who holds which rows, and what changes",
+        description="a world",
+    )
     participation: Count | Above0To1 = Field(
-        default=1.0, description="a number of members above 0, or a share such as 0.2"
+        default=1.0,
+        title="members that train in a round, of those who are here",
+        description="a number of members above 0, or a share such as 0.2",
     )
     sampling: Literal[
         "fixed", "bernoulli", "by_rows", "by_loss", "round_robin", "by_availability"
     ] = Field(
         default="fixed",
-        description="fixed, bernoulli, by_rows, by_loss, round_robin or by_availability",
+        title="how they are chosen: so many at random, each with that probability, or as it says",
     )
     candidates: Count | None = Field(
         default=None,
-        description="the members whose loss sampling: by_loss looks at, or null for twice the "
-        "cohort",
+        title="members whose loss `sampling: by_loss` looks at (null: twice the cohort)",
     )
     client_weights: Weights | None = Field(
-        default=None, description="by_samples, equal, or null for the method's own choice"
+        default=None, title="how much a client counts in the mean (null: as the method says)"
     )
-    local: LocalTraining = Field(default=LocalTraining(), description="settings of local training")
-    loss: Loss = Field(default=Loss(), description="settings of the loss")
+    local: LocalTraining = Field(default=LocalTraining(), title="training on a client")
+    loss: Loss = Field(
+        default=Loss(),
+        title="what training minimises",
+        description="a loss's name, or a mapping of settings",
+    )
     method: (
         str | dict[str, dict[str, Any] | None] | list[str | dict[str, dict[str, Any] | None]]
     ) = Field(
         default="fedavg",
+        title="the method, or several that are composed",
         description="a method's name, {name: {setting: value}}, or a list of those",
     )
-    evaluate: Evaluate = Field(default=Evaluate(), description="settings of evaluation")
+    evaluate: Evaluate = Field(
+        default=Evaluate(), title="which rows models are scored on, and when"
+    )
     engine: Literal["auto", "loop", "stacked", "ray"] = Field(
-        default="auto", description="auto, loop, stacked or ray"
+        default="auto",
+        title="what trains the clients: loop one by one, stacked many at once, ray on a cluster",
     )
-    threads: Count | None = Field(
-        default=None, description="a number of threads, or null for one per core"
-    )
+    threads: Count | None = Field(default=None, title="threads of `stacked` (null: one per core)")
     until: dict[str, Finite] | None = Field(
         default=None,
-        description="{accuracy: 0.9} (or another metric) at which a run stops, or null",
+        title="the value of a metric at which a run stops",
+        description="a mapping such as {accuracy: 0.9}, or null",
     )
     keep_best: str | None = Field(
         default=None,
-        description="a metric (accuracy, loss, ...) whose best model is kept beside the last, or "
-        "null",
+        title="a metric; the model that is best by it is kept beside the last",
+        description="a metric (accuracy, loss, ...), or null",
     )
-    ray: RayCluster = Field(default=RayCluster(), description="settings of a Ray cluster")
-    guard: GuardRules = Field(default=GuardRules(), description="settings of the guard")
-    checkpoint: Checkpoint = Field(default=Checkpoint(), description="settings of checkpoints")
+    ray: RayCluster = Field(default=RayCluster(), title="the cluster of `engine: ray`")
+    guard: GuardRules = Field(
+        default=GuardRules(), title="which uploads count, and how many a round needs"
+    )
+    checkpoint: Checkpoint = Field(
+        default=Checkpoint(), title="how often a run saves what it resumes from"
+    )
 
     @model_validator(mode="before")
     @classmethod
