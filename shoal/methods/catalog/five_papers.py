@@ -63,7 +63,7 @@ def dynamic_init(
 
 @entry
 def previous(P: Whole = 1, first_session: Literal["initial", "latest"] = "latest") -> Method:
-    """Previous: a session starts from the model that ended the one before (DynamicInit's baseline)."""
+    """Previous: a session starts from the last model of the one before (DynamicInit's baseline)."""
     part = SessionStart(strategy="previous", P=P, first_session=first_session)
     return Method("previous", (part,), base=False)
 
