@@ -158,6 +158,14 @@ def names() -> list[str]:
     return [*partition.__all__, "natural", "time"]
 
 
+def options_of(name: str) -> list[str]:
+    """The options of a partition."""
+    if name in ("natural", "time"):
+        return ["by"] if name == "time" else []
+    known = inspect.signature(getattr(partition, name)).parameters
+    return [key for key in known if key not in ("labels", "clients", "rng")]
+
+
 def read_partition(value: Any) -> tuple[str, dict[str, Any]]:
     """Name and options; Dirichlet with ``alpha`` 0.5 unless given."""
     if value is None:
@@ -169,12 +177,7 @@ def read_partition(value: Any) -> tuple[str, dict[str, Any]]:
     if name not in names():
         raise UserError(f"unknown partition {name!r}; {suggestion(name, names())}.")
     options = {k: v for k, v in given.items() if k != "name"}
-    known: list[str] = []
-    if name == "time":
-        known = ["by"]
-    elif name != "natural":
-        signature = inspect.signature(getattr(partition, name))
-        known = [k for k in signature.parameters if k not in ("labels", "clients", "rng")]
+    known = options_of(name)
     for key in options:
         if key not in known:
             raise UserError(f"partition {name!r} has no option {key!r}; {suggestion(key, known)}.")
