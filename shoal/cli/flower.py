@@ -64,7 +64,7 @@ def key(
     from shoal.flower.keys import fingerprint, new_key, public_file
 
     if path.exists():
-        raise UserError(f"{path} exists; a member keeps its key, since the key is who it is")
+        raise UserError(f"{path} exists; a member keeps its key, since it is known by its key")
     made = new_key(path)
     typer.echo(f"Wrote {path} (0600, keep it) and {public_file(path)} (give it to the server).")
     typer.echo(f"Fingerprint: {fingerprint(made.public)}")
@@ -126,7 +126,7 @@ def node(
     from shoal.flower.privacy import epsilon
 
     if not insecure and ca is None and not check:
-        raise UserError("--ca is missing: a member checks whom it talks to with the authority's "
+        raise UserError("--ca is missing: a member checks the SuperLink with the authority's "
                         "certificate (or say --insecure)")  # fmt: skip
     torch.set_num_threads(1)
     agreed = load_agreement(federation)

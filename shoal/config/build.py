@@ -185,7 +185,7 @@ def _device(config: Config) -> str:
     if config.problem is None:
         return resolved_device(config.device)
     if config.device not in ("auto", "cpu"):
-        raise UserError(f"device: a problem is played on the cpu, not on {config.device}")
+        raise UserError(f"device: a problem runs on the cpu, not on {config.device}")
     return "cpu"
 
 
@@ -193,7 +193,7 @@ def _check_precision(config: Config) -> None:
     if config.precision == "float32":
         return
     if config.problem is not None:
-        raise UserError(f"precision: a problem is played in float64, not in {config.precision}")
+        raise UserError(f"precision: a problem runs in float64, not in {config.precision}")
     kind = torch.device(config.device).type
     if not torch.amp.is_autocast_available(kind):
         raise UserError(f"precision: torch has no autocast to {config.precision} on {kind}")
@@ -334,7 +334,7 @@ def _check_participation(config: Config, first: Moment) -> None:
     wanted, here = config.participation, len(first.members)
     if isinstance(wanted, int) and wanted > here:
         raise UserError(
-            f"participation: {wanted} members a round were asked for, but only {here} are there at "
+            f"participation: {wanted} members per round are wanted, but only {here} are there at "
             f"the start; write at most {here}, or a share such as 0.2"
         )
 
@@ -375,8 +375,8 @@ def _check_sampling(config: Config, method: Method, world: World) -> None:
     size = max(1, round(wanted * here)) if isinstance(wanted, float) else wanted
     if config.candidates is not None and not size <= config.candidates <= here:
         raise UserError(
-            f"candidates: {config.candidates} is not from {size}, the members a round, to {here}, "
-            f"the members at the start"
+            f"candidates: {config.candidates} is not from {size} (the members per round) to "
+            f"{here} (the members at the start)"
         )
 
 

@@ -52,7 +52,7 @@ def verdicts(figures: dict[str, Any], done: int, planned: int | None) -> list[Ve
     found: list[Verdict] = []
     unfinished = planned is not None and done < planned
     if unfinished:
-        found.append(_verdict("bad", f"Not finished: {done:,} of {planned:,} rounds are played."))
+        found.append(_verdict("bad", f"Not finished: {done:,} of {planned:,} rounds are done."))
     found += _level(figures, "Stands" if unfinished else "Ends")
     found += [*_shifts(figures["shifts"]), *_tasks(figures), *_spread(figures)]
     totals = figures["totals"]

@@ -365,7 +365,7 @@ def _versus_verdict(groups: Sequence[Group], pairs: Sequence[Mapping[str, Any]])
     if len(groups) < 2:
         return "All runs are repetitions of one config."
     if groups[0]["mean"] is None:
-        return "Accuracy was not measured, so nobody is ahead."
+        return "Accuracy was not measured, so none is ahead."
     of = groups[0]["of"]
     first = groups[0]["name"]
     mine = [p for p in pairs if p["a"] == first and p["of"] == "mean"]
@@ -409,7 +409,7 @@ def _notes(groups: Sequence[Group], apart: Sequence[Mapping[str, str]]) -> list[
     cut = sum(g["unfinished"] for g in groups)
     if cut:
         notes.append(
-            f"{cut} of the runs are not finished; pairs are compared on rounds both played."
+            f"{cut} of the runs are not finished; pairs are compared on rounds that both have."
         )
     return notes
 

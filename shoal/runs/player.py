@@ -104,7 +104,7 @@ class Player:
         world = self.plan.world
         moment = world.at(round)
         if not len(moment.members):
-            raise UserError(f"world: nobody is there in round {round}")
+            raise UserError(f"world: no member is there in round {round}")
         before = world.at(round - 1) if round else None
         local = self._local(moment)
         report = play_round(self.federation, self.settings, moment, self.engine, before)

@@ -203,7 +203,7 @@ def _check_reached(world: Composed) -> None:
         return
     for round in range(world.rounds):
         if not len(world.here(round)):
-            raise UserError(f"available lets nobody be reached in round {round}; use a larger "
+            raise UserError(f"available: no member can be reached in round {round}; use a larger "
                             f"share, other traces or more members.")  # fmt: skip
 
 

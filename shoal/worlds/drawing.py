@@ -165,9 +165,9 @@ def events(world: Composed) -> list[str]:
         for s in world.shifts.values()
     ]
     if not lines and world.stream is not None:
-        return ["nothing changes but the rows, and nobody is told of that"]
+        return ["nothing changes but the rows, and no method is told"]
     if not lines and world.available is not None:
-        return ["nothing changes but who can be reached, and nobody is told of that"]
+        return ["nothing changes but who can be reached, and no method is told"]
     return _some(lines) if lines else ["nothing ever changes"]
 
 

@@ -82,7 +82,7 @@ def _order(reader: Reader, groups: int, sessions: int) -> Sequence[int]:
     order = reader.raw("order")
     if order is None:
         return [s % groups for s in range(sessions)]
-    right = f"a list of {sessions} group numbers from 0 to {groups - 1}, one a session"
+    right = f"a list of {sessions} group numbers from 0 to {groups - 1}, one per session"
     if not isinstance(order, list | tuple) or len(order) != sessions:
         reader.bad("order", right)
     if not all(is_whole(g) and 0 <= g < groups for g in order):

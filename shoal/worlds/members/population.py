@@ -212,7 +212,7 @@ def no_clients(dataset: Dataset) -> UserError:
         error.key = "data"
         return error
     return UserError(
-        f"partition 'natural' needs rows that belong to somebody, and data set "
+        f"partition 'natural' needs to know whose row each is, and data set "
         f"{dataset.name!r} does not say; use {', '.join(partition.__all__)}."
     )
 
