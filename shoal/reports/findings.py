@@ -124,8 +124,8 @@ def _spread(figures: dict[str, Any]) -> list[Verdict]:
     return [_verdict("bad" if own["mean"] - own["worst_decile"] > 0.2 else "plain", text)]
 
 
-def percent(value: float) -> str:
-    return f"{100 * value:.1f} %"
+def percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f} %"
 
 
 def _count(number: int, noun: str) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 from shoal.core.errors import UserError
 from shoal.metrics.figures import headline
 from shoal.reports import plots
+from shoal.reports.findings import percent
 from shoal.reports.page_data import Page, read_page
 from shoal.reports.series import part_names
 from shoal.reports.versus import versus
@@ -302,10 +303,6 @@ def _row(rank: int, group: dict[str, Any]) -> str:
         rank,
         group["name"],
         len(group["seeds"]),
-        *map(_percent, (group["mean"], group["final"])),
+        *map(percent, (group["mean"], group["final"])),
     )
     return "<tr>" + "".join(f"<td>{html.escape(str(c))}</td>" for c in cells) + "</tr>"
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.1f} %"
