@@ -34,6 +34,12 @@ class StrictModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
 
 
+def key(default: Any, what: str, must: str | None = None, **limits: Any) -> Any:
+    """A field: its default, what it is, and what it must be where its type does not say."""
+    words = {} if must is None else {"description": must}
+    return Field(default=default, title=what, **words, **limits)
+
+
 # ---- schedule ------------------------------------------------------------------------------------
 # How the clients' learning rate changes over a run.
 
@@ -55,16 +61,12 @@ class Schedule(StrictModel):
     (0.7525,)
     """
 
-    name: Literal["constant", "factor", "step", "polynomial"] = Field(
-        default="constant", title="its form"
-    )
-    factor: Above0 = Field(default=1.0, title="what `factor` and `step` multiply by")
-    every: Count = Field(default=1, title="local epochs between two steps of `step`")
-    over: Literal["round", "run", "task"] = Field(
-        default="round", title="within what `step` counts epochs"
-    )
-    final: From0To1 = Field(default=0.01, title="the share of the rate that `polynomial` ends at")
-    power: Above0 = Field(default=0.9, title="the power of `polynomial`")
+    name: Literal["constant", "factor", "step", "polynomial"] = key("constant", "its form")
+    factor: Above0 = key(1.0, "what `factor` and `step` multiply by")
+    every: Count = key(1, "local epochs between two steps of `step`")
+    over: Literal["round", "run", "task"] = key("round", "within what `step` counts epochs")
+    final: From0To1 = key(0.01, "the share of the rate that `polynomial` ends at")
+    power: Above0 = key(0.9, "the power of `polynomial`")
 
     @model_validator(mode="after")
     def _used(self) -> Schedule:
@@ -112,15 +114,11 @@ Matrix = tuple[tuple[Finite, ...], ...]
 class Stretch(StrictModel):
     """Some rounds with fixed members and losses."""
 
-    rounds: Count = Field(title="rounds of this segment")
-    a: Matrix = Field(title="curvatures a_ij", description="one list of numbers per client")
-    b: Matrix = Field(title="minima b_ij", description="one list of numbers per client")
-    n: tuple[Above0, ...] = Field(
-        title="weights of clients", description="one number above 0 per client"
-    )
-    members: tuple[Whole, ...] | None = Field(
-        default=None, title="who is here", description="one whole number per client"
-    )
+    rounds: Count = key(..., "rounds of this segment")
+    a: Matrix = key(..., "curvatures a_ij", "one list of numbers per client")
+    b: Matrix = key(..., "minima b_ij", "one list of numbers per client")
+    n: tuple[Above0, ...] = key(..., "weights of clients", "one number above 0 per client")
+    members: tuple[Whole, ...] | None = key(None, "who is here", "one whole number per client")
 
     @field_validator("a", "b", mode="before")
     @classmethod
@@ -151,33 +149,23 @@ class Problem(StrictModel):
     ``sessions`` of ``rounds`` rounds with ``clients`` members each in ``size`` dimensions.
     """
 
-    name: Literal["quadratic"] = Field(default="quadratic", title="its form")
-    rounds: Count = Field(default=10, title="rounds of the run, or of a session")
-    a: Matrix | None = Field(
-        default=None, title="curvatures a_ij", description="one list of numbers per client"
+    name: Literal["quadratic"] = key("quadratic", "its form")
+    rounds: Count = key(10, "rounds of the run, or of a session")
+    a: Matrix | None = key(None, "curvatures a_ij", "one list of numbers per client")
+    b: Matrix | None = key(None, "minima b_ij", "one list of numbers per client")
+    n: tuple[Above0, ...] | None = key(None, "weights of clients", "one number above 0 per client")
+    segments: tuple[Stretch, ...] | None = key(
+        None, "what follows one another", "a list of {rounds, a, b, n}"
     )
-    b: Matrix | None = Field(
-        default=None, title="minima b_ij", description="one list of numbers per client"
+    kind: Literal["members", "domain", "classes", "concept"] = key(
+        "members", "what changes from one segment to the next"
     )
-    n: tuple[Above0, ...] | None = Field(
-        default=None, title="weights of clients", description="one number above 0 per client"
-    )
-    segments: tuple[Stretch, ...] | None = Field(
-        default=None, title="what follows one another", description="a list of {rounds, a, b, n}"
-    )
-    kind: Literal["members", "domain", "classes", "concept"] = Field(
-        default="members", title="what changes from one segment to the next"
-    )
-    w0: tuple[Finite, ...] | None = Field(
-        default=None, title="the first model", description="a list of numbers"
-    )
-    layout: dict[str, Count] | None = Field(
-        default=None, title="tensors in w", description="{name: size}"
-    )
-    steps_per_epoch: Count = Field(default=1, title="steps per local epoch")
-    clients: Count = Field(default=4, title="clients, where they are drawn")
-    size: Count = Field(default=2, title="dimensions, where they are drawn")
-    sessions: Count = Field(default=1, title="sessions, where they are drawn")
+    w0: tuple[Finite, ...] | None = key(None, "the first model", "a list of numbers")
+    layout: dict[str, Count] | None = key(None, "tensors in w", "{name: size}")
+    steps_per_epoch: Count = key(1, "steps per local epoch")
+    clients: Count = key(4, "clients, where they are drawn")
+    size: Count = key(2, "dimensions, where they are drawn")
+    sessions: Count = key(1, "sessions, where they are drawn")
 
     _scalars = field_validator("a", "b", mode="before")(Stretch._scalars.__func__)  # type: ignore[attr-defined]
 
@@ -207,8 +195,7 @@ class Problem(StrictModel):
 
 
 # ---- config --------------------------------------------------------------------------------------
-# What a config may say. A field's title says what it is; what it must be follows from its type, or
-# is the field's description.
+# What a config may say.
 
 # Times the initial loss (or 1, if that is less). Losses after a drift rose by factors up to 40, and
 # by 8,000 in runs that still learnt; those that diverge pass any factor within some rounds.
@@ -219,7 +206,7 @@ class Named(BaseModel):
     """A name and that thing's own options, which its registry checks."""
 
     model_config = ConfigDict(extra="allow", frozen=True, ser_json_inf_nan="constants")
-    name: str = Field(title="which one", description="a name")
+    name: str = key(..., "which one", "a name")
 
     @property
     def options(self) -> dict[str, Any]:
@@ -227,12 +214,8 @@ class Named(BaseModel):
 
 
 class ModelChoice(Named):
-    name: str = Field(default="mlp", title="which one", description="the name of a model")
-    init: str = Field(
-        default="random",
-        title="first weights",
-        description="random, or the path of a .safetensors file",
-    )
+    name: str = key("mlp", "which one", "the name of a model")
+    init: str = key("random", "first weights", "random, or the path of a .safetensors file")
 
 
 Augmentation = Literal["flip"] | dict[Literal["crop", "cutout"], Count]
@@ -246,25 +229,19 @@ class AdapterSettings(StrictModel):
     singular value decomposition (``svd``). Ranks may differ under ``stack`` and ``svd``.
     """
 
-    name: Literal["lora"] = Field(default="lora", title="the kind of adapter")
-    rule: Literal["plain", "ffa", "stack", "svd"] = Field(
-        default="plain", title="how they are averaged"
+    name: Literal["lora"] = key("lora", "the kind of adapter")
+    rule: Literal["plain", "ffa", "stack", "svd"] = key("plain", "how they are averaged")
+    rank: Count | dict[str, Count] = key(
+        8, "rows of A", "a whole number of at least 1, or {member: rank} (default: the others')"
     )
-    rank: Count | dict[str, Count] = Field(
-        default=8,
-        title="rows of A",
-        description="a whole number of at least 1, or {member: rank} (default: the others')",
+    alpha: Above0 = key(8.0, "changes count alpha / rank")
+    targets: tuple[str, ...] | None = key(
+        None,
+        "which layers get adapters",
+        "a list of layers' names (with *), linear, conv and attention, or null for all",
     )
-    alpha: Above0 = Field(default=8.0, title="changes count alpha / rank")
-    targets: tuple[str, ...] | None = Field(
-        default=None,
-        title="which layers get adapters",
-        description="a list of layers' names (with *), linear, conv and attention, or null for all",
-    )
-    trained: tuple[str, ...] = Field(
-        default=(),
-        title="what is trained beside adapters",
-        description="a list of parameters (with *)",
+    trained: tuple[str, ...] = key(
+        (), "what is trained beside adapters", "a list of parameters (with *)"
     )
 
     @field_validator("rank", mode="before")
@@ -291,40 +268,34 @@ class AdapterSettings(StrictModel):
 class LocalTraining(StrictModel):
     """Training on one client."""
 
-    epochs: Count = Field(default=1, title="passes over a client's rows per round")
-    steps: Count | tuple[Count, ...] | None = Field(
-        default=None,
-        title="the most local steps per round",
-        description="a whole number of at least 1, or null",
+    epochs: Count = key(1, "passes over a client's rows per round")
+    steps: Count | tuple[Count, ...] | None = key(
+        None, "the most local steps per round", "a whole number of at least 1, or null"
     )
-    batch: Count | None = Field(default=32, title="rows per step (null: all of a client's)")
-    last_batch: LastBatch = Field(
-        default="keep",
-        title="rows that do not fill a batch: a smaller one, left out for the epoch, or joined to "
+    batch: Count | None = key(32, "rows per step (null: all of a client's)")
+    last_batch: LastBatch = key(
+        "keep",
+        "rows that do not fill a batch: a smaller one, left out for the epoch, or joined to "
         "the batch before",
     )
-    lr: Above0 = Field(default=0.05, title="the learning rate")
-    optimizer: Literal["sgd", "adam", "adamw"] = Field(default="sgd", title="the local optimiser")
-    momentum: Below1 = Field(default=0.0, title="of sgd; it begins at 0 in every round")
-    weight_decay: AtLeast0 = Field(
-        default=0.0, title="added to the gradient, times the weights (adamw: apart from it)"
+    lr: Above0 = key(0.05, "the learning rate")
+    optimizer: Literal["sgd", "adam", "adamw"] = key("sgd", "the local optimiser")
+    momentum: Below1 = key(0.0, "of sgd; it begins at 0 in every round")
+    weight_decay: AtLeast0 = key(
+        0.0, "added to the gradient, times the weights (adamw: apart from it)"
     )
-    clip: Above0 | None = Field(
-        default=None, title="the largest norm of a gradient; longer ones are scaled down"
+    clip: Above0 | None = key(None, "the largest norm of a gradient; longer ones are scaled down")
+    schedule: Schedule = key(Schedule(), "how the learning rate changes", "a schedule")
+    shuffle: bool = key(True, "whether rows are shuffled in every epoch")
+    validation: Below1 | Literal["auto"] = key(
+        "auto",
+        "the share of a client's rows that its method validates on (auto: 0.3 where it does)",
+        "a share from 0 up to 1, or auto",
     )
-    schedule: Schedule = Field(
-        default=Schedule(), title="how the learning rate changes", description="a schedule"
-    )
-    shuffle: bool = Field(default=True, title="whether rows are shuffled in every epoch")
-    validation: Below1 | Literal["auto"] = Field(
-        default="auto",
-        title="the share of a client's rows that its method validates on (auto: 0.3 where it does)",
-        description="a share from 0 up to 1, or auto",
-    )
-    augment: Literal["none"] | tuple[Augmentation, ...] = Field(
-        default="none",
-        title="changes of images, drawn anew in every epoch",
-        description="none, or some of flip, {crop: PIXELS} and {cutout: PIXELS}, as in "
+    augment: Literal["none"] | tuple[Augmentation, ...] = key(
+        "none",
+        "changes of images, drawn anew in every epoch",
+        "none, or some of flip, {crop: PIXELS} and {cutout: PIXELS}, as in "
         "[{crop: 4}, flip, {cutout: 8}]",
     )
 
@@ -347,25 +318,21 @@ class Loss(BaseModel):
     """The training loss, and its settings; a function of one's own takes further ones."""
 
     model_config = ConfigDict(extra="allow", frozen=True, ser_json_inf_nan="constants")
-    name: str | None = Field(
-        default=None,
-        title="which loss",
-        description=f"{', '.join(LOSSES)}, module:function, or null for the one that fits y",
+    name: str | None = key(
+        None, "which loss", f"{', '.join(LOSSES)}, module:function, or null for the one that fits y"
     )
-    class_weights: Literal["balanced"] | tuple[Above0, ...] | None = Field(
-        default=None,
-        title="weights of classes (balanced: each class counts the same)",
-        description="null, balanced, or one number above 0 per class",
+    class_weights: Literal["balanced"] | tuple[Above0, ...] | None = key(
+        None,
+        "weights of classes (balanced: each class counts the same)",
+        "null, balanced, or one number above 0 per class",
     )
-    label_smoothing: Below1 = Field(
-        default=0.0, title="of cross_entropy: the share of a target that is spread over all classes"
+    label_smoothing: Below1 = key(
+        0.0, "of cross_entropy: the share of a target that is spread over all classes"
     )
-    ignore_index: int | None = Field(
-        default=None,
-        title="a label that counts for nothing",
-        description="a whole number such as -100, or null",
+    ignore_index: int | None = key(
+        None, "a label that counts for nothing", "a whole number such as -100, or null"
     )
-    delta: Above0 = Field(default=1.0, title="of huber: where it turns from square to linear")
+    delta: Above0 = key(1.0, "of huber: where it turns from square to linear")
 
     @property
     def own(self) -> bool:
@@ -409,13 +376,9 @@ class Loss(BaseModel):
 class RecoveryRule(StrictModel):
     """Accuracy is back when it is within ``margin`` of its level before the shift, and stays so."""
 
-    window: Count = Field(
-        default=3, title="evaluations before the shift whose mean is the level to come back to"
-    )
-    margin: AtLeast0 = Field(
-        default=0.01, title="how far below that level still counts as back; 0.01 is a point"
-    )
-    hold: Count = Field(default=10, title="rounds for which accuracy has to stay there")
+    window: Count = key(3, "evaluations before the shift whose mean is the level to come back to")
+    margin: AtLeast0 = key(0.01, "how far below that level still counts as back; 0.01 is a point")
+    hold: Count = key(10, "rounds for which accuracy has to stay there")
 
 
 class Evaluate(StrictModel):
@@ -431,30 +394,28 @@ class Evaluate(StrictModel):
     ``members_held_out_both_models``: the first of the three, and the global model on the same rows.
     """
 
-    rows: Rows = Field(default="test_present", title="which rows give accuracy and loss, see above")
-    every: Count = Field(default=1, title="rounds from one evaluation to the next")
-    local_models_every: Count | None = Field(
-        default=None, title="rounds after which the models that clients trained are scored as well"
+    rows: Rows = key("test_present", "which rows give accuracy and loss, see above")
+    every: Count = key(1, "rounds from one evaluation to the next")
+    local_models_every: Count | None = key(
+        None, "rounds after which the models that clients trained are scored as well"
     )
-    held_out: Within0And1 | None = Field(
-        default=0.2,
-        title="the share of each member's rows that is split off first for its own score (null: "
+    held_out: Within0And1 | None = key(
+        0.2,
+        "the share of each member's rows that is split off first for its own score (null: "
         "its validation rows, else its training rows, as in version 0.1)",
     )
-    train: bool = Field(default=False, title="whether training rows are scored, too")
-    members: Count = Field(default=1000, title="the most members that are scored one by one")
-    metrics: tuple[str, ...] = Field(
-        default=(),
-        title="metrics beside accuracy and loss (empty: those that fit y, where it is no class)",
-        description=f"a list of {', '.join(METRICS)} or module:function",
+    train: bool = key(False, "whether training rows are scored, too")
+    members: Count = key(1000, "the most members that are scored one by one")
+    metrics: tuple[str, ...] = key(
+        (),
+        "metrics beside accuracy and loss (empty: those that fit y, where it is no class)",
+        f"a list of {', '.join(METRICS)} or module:function",
     )
-    target: Above0To1 | None = Field(
-        default=None, title="an accuracy; the summary says in which round it was reached"
+    target: Above0To1 | None = key(
+        None, "an accuracy; the summary says in which round it was reached"
     )
-    window: Count = Field(default=10, title="rounds after a shift that are averaged")
-    recovery: RecoveryRule = Field(
-        default=RecoveryRule(), title="when accuracy is back after a shift"
-    )
+    window: Count = key(10, "rounds after a shift that are averaged")
+    recovery: RecoveryRule = key(RecoveryRule(), "when accuracy is back after a shift")
 
     @property
     def of_members(self) -> bool:
@@ -465,32 +426,24 @@ class Evaluate(StrictModel):
 class GuardRules(StrictModel):
     """Which uploads are averaged, and how many make a round."""
 
-    reject_non_finite: bool = Field(
-        default=True, title="whether uploads with NaN or infinity are left out"
+    reject_non_finite: bool = key(True, "whether uploads with NaN or infinity are left out")
+    quorum: Count | Above0To1 = key(
+        0.5,
+        "uploads without which a round is abandoned",
+        "a number of clients, or a share up to 1.0",
     )
-    quorum: Count | Above0To1 = Field(
-        default=0.5,
-        title="uploads without which a round is abandoned",
-        description="a number of clients, or a share up to 1.0",
-    )
-    retries: Whole = Field(
-        default=3, title="further attempts at an abandoned round, with other clients"
-    )
-    max_norm: Above0 | None = Field(
-        default=None, title="the longest change that is accepted from a client"
-    )
-    diverged: Above0 | None = Field(
-        default=DIVERGED, title="the multiple of the initial loss above which a run has diverged"
+    retries: Whole = key(3, "further attempts at an abandoned round, with other clients")
+    max_norm: Above0 | None = key(None, "the longest change that is accepted from a client")
+    diverged: Above0 | None = key(
+        DIVERGED, "the multiple of the initial loss above which a run has diverged"
     )
 
 
 class Checkpoint(StrictModel):
     """``auto`` is every 20 seconds; nothing but survival depends on it."""
 
-    every: Count | Literal["auto"] = Field(
-        default="auto",
-        title="rounds from one checkpoint to the next",
-        description="a number of rounds, or auto",
+    every: Count | Literal["auto"] = key(
+        "auto", "rounds from one checkpoint to the next", "a number of rounds, or auto"
     )
 
 
@@ -502,30 +455,20 @@ ENVIRONMENT = ("pip", "uv", "conda", "env_vars", "py_modules", "excludes", "conf
 class RayCluster(StrictModel):
     """The cluster of ``engine: ray``, and what each worker asks of it."""
 
-    address: str | None = Field(
-        default=None,
-        title="the cluster",
-        description="host:port, ray://host:port, auto, or null for one of our own",
+    address: str | None = key(
+        None, "the cluster", "host:port, ray://host:port, auto, or null for one of our own"
     )
-    workers: Count | None = Field(
-        default=None, title="how many workers (null: as many as there is room for)"
+    workers: Count | None = key(None, "how many workers (null: as many as there is room for)")
+    cpus_per_worker: Count = key(1, "cores that a worker reserves")
+    gpus_per_worker: Finite = key(0, "workers compute on the CPU", "0")
+    memory: Count | str | None = key(
+        None, "memory that a worker reserves", "a number of bytes, or such as 4GiB, or null"
     )
-    cpus_per_worker: Count = Field(default=1, title="cores that a worker reserves")
-    gpus_per_worker: Finite = Field(default=0, title="workers compute on the CPU", description="0")
-    memory: Count | str | None = Field(
-        default=None,
-        title="memory that a worker reserves",
-        description="a number of bytes, or such as 4GiB, or null",
+    runtime_env: dict[str, Any] = key(
+        {}, "packages and variables of workers", "a mapping as Ray's runtime_env"
     )
-    runtime_env: dict[str, Any] = Field(
-        default_factory=dict,
-        title="packages and variables of workers",
-        description="a mapping as Ray's runtime_env",
-    )
-    working_dir: str | None = Field(
-        default=None, title="what workers get a copy of", description="a folder, or null"
-    )
-    patience: Above0 = Field(default=60.0, title="seconds to wait for the first worker")
+    working_dir: str | None = key(None, "what workers get a copy of", "a folder, or null")
+    patience: Above0 = key(60.0, "seconds to wait for the first worker")
 
     @field_validator("gpus_per_worker")
     @classmethod
@@ -564,103 +507,79 @@ class RayCluster(StrictModel):
 class Config(StrictModel):
     """A whole run."""
 
-    format: Literal[1, 2] = Field(
-        default=1, title="the format of this file (run directories write 2: every setting is there)"
+    format: Literal[1, 2] = key(
+        1, "the format of this file (run directories write 2: every setting is there)"
     )
-    seed: Whole = Field(
-        default=0,
-        lt=2**63,
-        title="what all random numbers follow from",
-        description="a whole number from 0 to 2^63 - 1",
+    seed: Whole = key(
+        0, "what all random numbers follow from", "a whole number from 0 to 2^63 - 1", lt=2**63
     )
-    device: str = Field(
-        default="auto",
+    device: str = key(
+        "auto",
+        "where networks are computed",
+        "auto, cpu, cuda, cuda:1, mps or another device of torch's",
         pattern=r"^[a-z][a-z0-9_]*(:\d+)?$",
-        title="where networks are computed",
-        description="auto, cpu, cuda, cuda:1, mps or another device of torch's",
     )
-    precision: Literal["float32", "bfloat16"] = Field(
-        default="float32",
-        title="what a network computes its layers in, as torch.autocast says; models, losses and "
+    precision: Literal["float32", "bfloat16"] = key(
+        "float32",
+        "what a network computes its layers in, as torch.autocast says; models, losses and "
         "updates stay in float32",
     )
-    problem: Problem | None = Field(
-        default=None,
-        title="quadratic losses instead of data, model and world, to check a method by hand",
-        description="quadratic, or null",
+    problem: Problem | None = key(
+        None,
+        "quadratic losses instead of data, model and world, to check a method by hand",
+        "quadratic, or null",
     )
-    data: Named = Field(
-        default_factory=lambda: Named(name="digits"),
-        title="what is learnt from",
-        description="a data set",
+    data: Named = key(Named(name="digits"), "what is learnt from", "a data set")
+    model: ModelChoice = key(ModelChoice(), "the network", "a model")
+    adapters: AdapterSettings | None = key(
+        None,
+        "small matrices beside layers (LoRA); then nothing else is trained or sent",
+        "settings of adapters such as {rank: 8}, or null",
     )
-    model: ModelChoice = Field(default=ModelChoice(), title="the network", description="a model")
-    adapters: AdapterSettings | None = Field(
-        default=None,
-        title="small matrices beside layers (LoRA); then nothing else is trained or sent",
-        description="settings of adapters such as {rank: 8}, or null",
+    world: Named = key(
+        Named(name="churn"), "who is here when, who holds which rows, and what changes", "a world"
     )
-    world: Named = Field(
-        default_factory=lambda: Named(name="churn"),
-        title="who is here when, who holds which rows, and what changes",
-        description="a world",
-    )
-    participation: Count | Above0To1 = Field(
-        default=1.0,
-        title="members that train in a round, of those who are here",
-        description="a number of members above 0, or a share such as 0.2",
+    participation: Count | Above0To1 = key(
+        1.0,
+        "members that train in a round, of those who are here",
+        "a number of members above 0, or a share such as 0.2",
     )
     sampling: Literal[
         "fixed", "bernoulli", "by_rows", "by_loss", "round_robin", "by_availability"
-    ] = Field(
-        default="fixed",
-        title="how they are chosen: so many at random, each with that probability, or as it says",
+    ] = key("fixed", "how they are chosen among those who can be reached")
+    candidates: Count | None = key(
+        None, "members whose loss `sampling: by_loss` looks at (null: twice the cohort)"
     )
-    candidates: Count | None = Field(
-        default=None,
-        title="members whose loss `sampling: by_loss` looks at (null: twice the cohort)",
+    client_weights: Weights | None = key(
+        None, "how much a client counts in the mean (null: as the method says)"
     )
-    client_weights: Weights | None = Field(
-        default=None, title="how much a client counts in the mean (null: as the method says)"
-    )
-    local: LocalTraining = Field(default=LocalTraining(), title="training on a client")
-    loss: Loss = Field(
-        default=Loss(),
-        title="what training minimises",
-        description="a loss's name, or a mapping of settings",
-    )
+    local: LocalTraining = key(LocalTraining(), "training on a client")
+    loss: Loss = key(Loss(), "what training minimises", "a loss's name, or a mapping of settings")
     method: (
         str | dict[str, dict[str, Any] | None] | list[str | dict[str, dict[str, Any] | None]]
-    ) = Field(
-        default="fedavg",
-        title="the method, or several that are composed",
-        description="a method's name, {name: {setting: value}}, or a list of those",
+    ) = key(
+        "fedavg",
+        "the method, or several that are composed",
+        "a method's name, {name: {setting: value}}, or a list of those",
     )
-    evaluate: Evaluate = Field(
-        default=Evaluate(), title="which rows models are scored on, and when"
+    evaluate: Evaluate = key(Evaluate(), "which rows models are scored on, and when")
+    engine: Literal["auto", "loop", "stacked", "ray"] = key(
+        "auto", "what trains the clients: loop one by one, stacked many at once, ray on a cluster"
     )
-    engine: Literal["auto", "loop", "stacked", "ray"] = Field(
-        default="auto",
-        title="what trains the clients: loop one by one, stacked many at once, ray on a cluster",
+    threads: Count | None = key(None, "threads of `stacked` (null: one per core)")
+    until: dict[str, Finite] | None = key(
+        None,
+        "the value of a metric at which a run stops",
+        "a mapping such as {accuracy: 0.9}, or null",
     )
-    threads: Count | None = Field(default=None, title="threads of `stacked` (null: one per core)")
-    until: dict[str, Finite] | None = Field(
-        default=None,
-        title="the value of a metric at which a run stops",
-        description="a mapping such as {accuracy: 0.9}, or null",
+    keep_best: str | None = key(
+        None,
+        "a metric; the model that is best by it is kept beside the last",
+        "a metric (accuracy, loss, ...), or null",
     )
-    keep_best: str | None = Field(
-        default=None,
-        title="a metric; the model that is best by it is kept beside the last",
-        description="a metric (accuracy, loss, ...), or null",
-    )
-    ray: RayCluster = Field(default=RayCluster(), title="the cluster of `engine: ray`")
-    guard: GuardRules = Field(
-        default=GuardRules(), title="which uploads count, and how many a round needs"
-    )
-    checkpoint: Checkpoint = Field(
-        default=Checkpoint(), title="how often a run saves what it resumes from"
-    )
+    ray: RayCluster = key(RayCluster(), "the cluster of `engine: ray`")
+    guard: GuardRules = key(GuardRules(), "which uploads count, and how many a round needs")
+    checkpoint: Checkpoint = key(Checkpoint(), "how often a run saves what it resumes from")
 
     @model_validator(mode="before")
     @classmethod

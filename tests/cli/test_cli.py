@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +12,10 @@ from typing import Any
 import pytest
 import yaml
 from small_runs import stateful
+from typer.main import get_command
 
 from shoal import __version__
-from shoal.cli import call
+from shoal.cli import app, call
 from shoal.data import dataset
 
 DIGITS: dict[str, Any] = {
@@ -146,6 +148,21 @@ def test_a_corrupt_checkpoint(
     (shard,) = (out / "checkpoint").glob("*/shard-00000.safetensors")
     shard.write_bytes(shard.read_bytes()[:-1])
     assert "wrong checksum" in refused(capsys, "resume", out)
+
+
+def test_a_mistyped_command_gets_one_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(["rn"]) == 2
+    assert capsys.readouterr().err.count("Did you mean") == 1
+
+
+def test_no_help_loses_words_in_brackets() -> None:
+    """Help is read as markup, which swallows what stands in square brackets."""
+    command = get_command(app)
+    found, commands = [], [command]
+    for one in commands:
+        commands += getattr(one, "commands", {}).values()
+        found += [p.help for p in one.params if re.search(r"\[[a-z]", getattr(p, "help", "") or "")]
+    assert len(commands) > 25 and not found
 
 
 def test_methods(capsys: pytest.CaptureFixture[str]) -> None:
