@@ -48,7 +48,7 @@ def test_there_is_a_patch_for_every_recipe_that_has_one() -> None:
 def test_it_applies_and_is_small(name: str, tmp_path: Path) -> None:
     patched(name, tmp_path)
     code = [file for file in changed(name) if file.startswith("shoal/")]
-    assert len({file.split("/")[1] for file in code}) == 1, "a patch stays in one room"
+    assert len({file.split("/")[1] for file in code}) == 1, "a patch stays in one package"
     lines = runpy.run_path(str(ROOT / "scripts" / "size.py"))["lines_of_code"]
     before = sum(lines(ROOT / file) for file in code if (ROOT / file).exists())
     added = sum(lines(tmp_path / file) for file in code) - before
