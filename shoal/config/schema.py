@@ -111,7 +111,7 @@ class Schedule(StrictModel):
 Matrix = tuple[tuple[Finite, ...], ...]
 
 
-class Stretch(StrictModel):
+class QuadraticPeriod(StrictModel):
     """Some rounds with fixed members and losses."""
 
     rounds: Count = key(..., "rounds of this segment")
@@ -129,7 +129,7 @@ class Stretch(StrictModel):
         return value
 
     @model_validator(mode="after")
-    def _same_sizes(self) -> Stretch:
+    def _same_sizes(self) -> QuadraticPeriod:
         clients = {len(self.a), len(self.b), len(self.n)}
         if self.members is not None:
             clients.add(len(self.members))
@@ -154,7 +154,7 @@ class Problem(StrictModel):
     a: Matrix | None = key(None, "curvatures a_ij", "one list of numbers per client")
     b: Matrix | None = key(None, "minima b_ij", "one list of numbers per client")
     n: tuple[Above0, ...] | None = key(None, "weights of clients", "one number above 0 per client")
-    segments: tuple[Stretch, ...] | None = key(
+    segments: tuple[QuadraticPeriod, ...] | None = key(
         None, "what follows one another", "a list of {rounds, a, b, n}"
     )
     kind: Literal["members", "domain", "classes", "concept"] = key(
@@ -167,7 +167,7 @@ class Problem(StrictModel):
     size: Count = key(2, "dimensions, where they are drawn")
     sessions: Count = key(1, "sessions, where they are drawn")
 
-    _scalars = field_validator("a", "b", mode="before")(Stretch._scalars.__func__)  # type: ignore[attr-defined]
+    _scalars = field_validator("a", "b", mode="before")(QuadraticPeriod._scalars.__func__)  # type: ignore[attr-defined]
 
     @model_validator(mode="after")
     def _one_way(self) -> Problem:
@@ -176,22 +176,22 @@ class Problem(StrictModel):
             raise ValueError("a, b and n go together")
         if given and self.segments is not None:
             raise ValueError("give a, b and n, or segments, but not both")
-        stretches = self.stretches()
-        sizes = {len(row) for stretch in stretches or () for row in stretch.a}
-        size = self.size if stretches is None else min(sizes)
+        periods = self.periods()
+        sizes = {len(row) for period in periods or () for row in period.a}
+        size = self.size if periods is None else min(sizes)
         if len(sizes) > 1 or (self.w0 is not None and len(self.w0) != size):
             raise ValueError("w0 and all rows of a and b need the same length")
         if self.layout is not None and sum(self.layout.values()) != size:
             raise ValueError(f"the sizes in layout must add up to {size}")
         return self
 
-    def stretches(self) -> tuple[Stretch, ...] | None:
+    def periods(self) -> tuple[QuadraticPeriod, ...] | None:
         """The segments as given; None when they are to be drawn."""
         if self.segments is not None:
             return self.segments
         if self.a is None or self.b is None or self.n is None:
             return None
-        return (Stretch(rounds=self.rounds, a=self.a, b=self.b, n=self.n, members=None),)
+        return (QuadraticPeriod(rounds=self.rounds, a=self.a, b=self.b, n=self.n, members=None),)
 
 
 # ---- config --------------------------------------------------------------------------------------

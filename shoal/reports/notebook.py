@@ -77,7 +77,7 @@ def clients_frame(path: Path) -> Any:
 # A run as a notebook meets it: shown by itself, plotted, turned into a frame.
 
 
-class Faces:
+class RunView:
     """What a run shows of itself."""
 
     @property
@@ -141,7 +141,7 @@ class Faces:
         return f"<b>{name}</b> ({html.escape(about)})<ul>{verdicts}</ul>{shown}"
 
 
-class Run(Faces):
+class Run(RunView):
     """A run directory, opened for reading: finished, running or killed.
 
     ``Run("runs/a")`` shows itself in a notebook; ``frame()``, ``clients()``, ``plot_accuracy()``,
@@ -232,10 +232,10 @@ class Comparison:
     ``Comparison("runs/a", "runs/b")``, or runs and results that are already there.
     """
 
-    def __init__(self, *runs: str | Path | Faces) -> None:
+    def __init__(self, *runs: str | Path | RunView) -> None:
         if not runs:
             raise UserError("a comparison needs at least one run")
-        self.runs: Sequence[Faces] = [r if isinstance(r, Faces) else Run(r) for r in runs]
+        self.runs: Sequence[RunView] = [r if isinstance(r, RunView) else Run(r) for r in runs]
 
     def __repr__(self) -> str:
         return f"Comparison({len(self.runs)} runs)"

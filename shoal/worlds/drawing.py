@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from shoal.worlds.changes.arrivals import Arrivals
 from shoal.worlds.changes.stages import stage_at
-from shoal.worlds.members.ids import Spans, ids_of, spread
+from shoal.worlds.members.ids import MemberRanges, ids_of, spread
 from shoal.worlds.world import Composed
 
 # ---- moving --------------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ def stretches(world: Composed) -> list[str]:
 
 def _classes(labels: Sequence[int]) -> str:
     """``0-4 7``."""
-    found = Spans(range(c, c + 1) for c in labels).pairs
+    found = MemberRanges(range(c, c + 1) for c in labels).pairs
     return " ".join(str(a) if b == a + 1 else f"{a}-{b - 1}" for a, b in found)
 
 
