@@ -128,9 +128,9 @@ class Change:
 class SessionMembers(Sequence[MemberIds]):
     """The members of every session, from those of the first and the changes since.
 
-    A session's roster is made when it is asked for: the whole costs a byte per member, four bytes per
-    member of the last rosters, and the changes. ``names``: members are told by name, if they are
-    few.
+    A session's members are made when they are asked for: the whole costs a byte per member, four
+    bytes per member of the last sessions, and the changes. ``names``: complaints name members by
+    them, if they are few.
     """
 
     members: int
