@@ -129,8 +129,8 @@ class SessionMembers(Sequence[MemberIds]):
     """The members of every session, from those of the first and the changes since.
 
     A session's members are made when they are asked for: the whole costs a byte per member, four
-    bytes per member of the last sessions, and the changes. ``names``: complaints name members by
-    them, if they are few.
+    bytes per member of the last sessions, and the changes. ``names``: what is told of a
+    change names its members, if they are few.
     """
 
     members: int
