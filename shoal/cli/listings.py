@@ -89,7 +89,7 @@ def _print_table(found: list[dict[str, Any]]) -> None:
 
 
 def described() -> list[dict[str, Any]]:
-    """One entry a method of the catalog, at its defaults, by name."""
+    """One entry per method of the catalog, at its defaults, by name."""
     import inspect
 
     from shoal.methods import catalog

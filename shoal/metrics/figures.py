@@ -59,7 +59,7 @@ class SessionTransition(NamedTuple):
 def transitions(
     accuracy: Sequence[float | None], shifts: Sequence[int], k: int = 10
 ) -> list[SessionTransition]:
-    """One entry a shift after round 0; rounds without a figure, and those from the next shift on,
+    """One entry per shift after round 0; rounds without a figure, and those from the next shift on,
     are left out of the means.
 
     >>> transitions([0.9, 0.9, 0.1, 0.3, 0.5], [2], k=2)
@@ -148,7 +148,7 @@ def headline(found: Mapping[str, Any], which: Literal["final", "mean", "best"]) 
 
 @dataclass
 class Course:
-    """A few numbers a round, kept while the records go by; ``accuracy`` is the score."""
+    """A few numbers per round, kept while the records go by; ``accuracy`` is the score."""
 
     score: str = "accuracy"
     best_metrics: dict[str, float] = field(default_factory=dict)
@@ -212,7 +212,7 @@ def figures(
     window: int = 10,
     detecting: bool = False,
 ) -> dict[str, Any]:
-    """Final and mean accuracy, what every shift did, and totals; holds a few numbers a round.
+    """Final and mean accuracy, what every shift did, and totals; holds a few numbers per round.
 
     Where a run is judged by another ``score`` than accuracy (``r2``), that is what falls and comes
     back, and keys have its name: ``final_r2``.

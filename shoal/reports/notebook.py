@@ -45,7 +45,7 @@ def frame(columns: Mapping[str, Sequence[Any]]) -> Any:
 
 
 def rounds_frame(records: Sequence[Record]) -> Any:
-    """One row a round: what was measured, what changed, what parts and tasks had to say.
+    """One row per round: what was measured, what changed, what parts and tasks had to say.
 
     ``shift`` has the kinds of change (None: none), ``cohort`` and ``rejected`` are counts.
     """
@@ -64,7 +64,7 @@ def rounds_frame(records: Sequence[Record]) -> Any:
 
 
 def clients_frame(path: Path) -> Any:
-    """``clients.parquet``: one row a client and round."""
+    """``clients.parquet``: one row per client and round."""
     import pyarrow.parquet as pq
 
     if not path.exists():
@@ -91,7 +91,7 @@ class RunView:
         raise NotImplementedError
 
     def frame(self) -> Any:
-        """One row a round (pandas, or polars where there is no pandas)."""
+        """One row per round (pandas, or polars where there is no pandas)."""
         return rounds_frame(self.records)
 
     def plot_accuracy(self, axes: Any = None) -> Any:
@@ -178,7 +178,7 @@ class Run(RunView):
         return found
 
     def clients(self) -> Any:
-        """One row a client and round, as a frame."""
+        """One row per client and round, as a frame."""
         return clients_frame(RunDir(self.directory).clients)
 
     def report(self, out: str | Path | None = None) -> Path:
@@ -251,7 +251,7 @@ class Comparison:
         return str(self.data["verdict"])
 
     def frame(self) -> Any:
-        """One row a method, the best mean accuracy first."""
+        """One row per method, the best mean accuracy first."""
         groups = self.data["groups"]
         columns = {name: [g[name] for g in groups] for name in COLUMNS}
         columns["seeds"] = [" ".join(str(s) for s in g["seeds"]) for g in groups]

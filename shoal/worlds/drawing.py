@@ -156,7 +156,7 @@ def _classes(labels: Sequence[int]) -> str:
 
 
 def events(world: Composed) -> list[str]:
-    """One line a shift."""
+    """One line per shift."""
     lines = [
         _fit(
             f"{s.round:>6}  {_date(world, s.round)}{'announced' if s.announced else 'hidden':<10}"

@@ -137,7 +137,7 @@ class Lazy:
         start, pick = (u[classes : 3 * classes].reshape(2, -1) * table.limits).astype(np.int64)
         stride = table.strides[table.stride_begin + pick]
         begin = counts.cumsum() - counts
-        # Row j of class c: (start + (j - begin) * stride) mod size, one column a class.
+        # Row j of class c: (start + (j - begin) * stride) mod size, one column per class.
         start += table.size * begin - begin * stride  # never negative, as stride <= size
         each = np.stack((start, stride, table.size, table.begin)).repeat(counts, 1)
         found: Rows = table.order[each[3] + (each[0] + self._positions * each[1]) % each[2]]

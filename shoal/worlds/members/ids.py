@@ -98,7 +98,7 @@ def spread(members: Sequence[int], most: int) -> list[int]:
 
 
 # ---- roster --------------------------------------------------------------------------------------
-# Any sorted set of member ids as one array: four bytes a member.
+# Any sorted set of member ids as one array: four bytes per member.
 
 Array = NDArray[np.int32]
 Key = TypeVar("Key")

@@ -33,7 +33,7 @@ def stage_classes(reader: Reader, classes: int | None) -> list[Labels]:
         if count > classes:
             reader.bad("stages", f"at most {classes}, the number of classes")
         return even_split(classes, count)
-    right = f"a list of lists of different classes from 0 to {classes - 1}, one a stage"
+    right = f"a list of lists of different classes from 0 to {classes - 1}, one per stage"
     if not isinstance(listed, list | tuple) or not listed:
         reader.bad("classes", right)
     flat: list[int] = []
