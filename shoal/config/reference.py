@@ -117,10 +117,10 @@ def tables() -> str:
 
 def _table(kind: type[BaseModel]) -> str:
     rows = [
-        f"| `{name}` | {_words(f.title or '')} | {_words(required(f))} | {_quoted(default(f))} |"
+        f"| `{name}` | {_quoted(default(f))} | {_words(f.title or '')} | {_words(required(f))} |"
         for name, f in kind.model_fields.items()
     ]
-    return "\n".join(["| key | what it is | must be | default |", "|---|---|---|---|", *rows])
+    return "\n".join(["| key | default | what it is | must be |", "|---|---|---|---|", *rows])
 
 
 def _words(text: str) -> str:
