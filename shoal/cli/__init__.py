@@ -20,7 +20,7 @@ import re
 import sys
 from collections.abc import Sequence
 
-from shoal.cli.app import app
+from shoal.cli.app import app, with_help
 from shoal.core.errors import UserError, shown
 from shoal.core.own_code import looking
 
@@ -39,7 +39,8 @@ def call(args: Sequence[str]) -> int:
 
     try:
         with looking():
-            result = get_command(app).main(list(args), prog_name="shoal", standalone_mode=False)
+            command = with_help(get_command(app))
+            result = command.main(list(args), prog_name="shoal", standalone_mode=False)
         return result if isinstance(result, int) else 0
     except UserError as error:
         return _say(str(error), BAD_INPUT)
