@@ -36,8 +36,9 @@ class StrictModel(BaseModel):
 
 def key(default: Any, what: str, must: str | None = None, **limits: Any) -> Any:
     """A field: its default, what it is, and what it must be where its type does not say."""
-    words = {} if must is None else {"description": must}
-    return Field(default=default, title=what, **words, **limits)
+    if must is not None:  # else the type's own words stay
+        limits["description"] = must
+    return Field(default=default, title=what, **limits)
 
 
 # ---- schedule ------------------------------------------------------------------------------------
