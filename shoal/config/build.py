@@ -115,9 +115,8 @@ def build(
             chosen = with_rule(chosen, own.rule, ranks, own.alpha)
     config = _with(config, format=2)  # everything is in it from here on
     task = subject.task
-    if config.problem is None:
-        with concerning("method"):
-            chosen.check_target(learnt_of(task).target)
+    with concerning("method"):  # a problem's clients have numbers
+        chosen.check_target("number" if config.problem else learnt_of(task).target)
     for part in chosen.fillers("transform_task"):
         task = part.transform_task(task)
     if config.model.init != "random" and task is not subject.task:
