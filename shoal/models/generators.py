@@ -66,8 +66,7 @@ def sample_shape(task: Task) -> Shape:
     if isinstance(own, Sequence) and (data is None or prod(own) == prod(data)):
         return tuple(own)
     # A sequence of one place is as long as a row that a recurrent layer reads, and not flat.
-    flat = data is None or (len(data) != 2 and first[-1] == prod(data))
-    if len(first) == 2 and flat:
+    if len(first) == 2 and (data is None or (len(data) != 2 and first[1] == prod(data))):
         return (first[1],)
     if data is None:
         name = task.layout.names[0]
