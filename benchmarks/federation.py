@@ -154,6 +154,14 @@ class ShoalRounds(Rounds):
         return [exported[name] for name in self.settings.task.layout.names]
 
 
+def method_of(name: str) -> Method:
+    """A method of the catalog as it is measured: FLASH without early stopping (all take the same
+    steps), FedAgg with the one epoch that a round has."""
+    settings: dict[str, dict[str, Any]] = {"flash": {"gamma": None}, "fedagg": {"epochs": 1}}
+    made: Method = catalog.METHODS[name](**settings.get(name, {}))
+    return made
+
+
 def rounds_of(
     load: Load,
     x: Tensor,
@@ -162,10 +170,11 @@ def rounds_of(
     threads: int | None,
     dtype: torch.dtype,
     augment: Augment | None = None,
+    method: str = "fedavg",
 ) -> Rounds:
-    """FedAvg on a load, weighted by rows."""
+    """A method on a load, weighted by rows."""
     task = ModuleTask(load.build, classes=load.classes, dtype=dtype)
-    program = program_of(catalog.fedavg(), task)
+    program = program_of(method_of(method), task)
     if augment is not None:
         program = replace(program, augment=augment)
     world, start = SizedWorld.of(Pool(x, y), load.sizes), task.pack(load.start(dtype))

@@ -11,14 +11,18 @@ import argparse
 import statistics
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import torch
 
 from benchmarks.bare import WORKLOADS, BareLoop
-from benchmarks.federation import ShoalRounds
+from benchmarks.federation import ShoalRounds, method_of
+from benchmarks.loads import SMALL
+from benchmarks.turns import Seat, median, ratio, seat_all, take_turns
 from shoal import catalog
 from shoal.engines.stacked.engine import Stacked
 from shoal.methods.method import Method
@@ -27,19 +31,20 @@ from shoal.rounds import play
 PAPERS = ("fedinit", "special", "special_c")  # FLASH and FedAgg need options, see below
 OTHERS = ("fedprox", "fedacg", "feddyn", "scaffold", "fedcm", "fedsam")
 LIMITS = {"W3": 1.15, "W2": 1.5}
+OLD_LIMITS = {"feddyn": {"W2": 1.25}}  # new / old; 1.15 for all others
 ROUNDS = {"W3": 1, "W2": 40}
 
 
 def contestants(papers_only: bool) -> dict[str, Method]:
-    """The papers' methods first; FLASH without early stopping, FedAgg without its probe's time.
+    """The papers' methods first; FedAgg without its probe's time.
 
     DynamicInit is FedAvg between two changes of members; its extra rounds are counted apart.
     """
-    names = PAPERS if papers_only else (*PAPERS, *OTHERS)
-    methods = {name: catalog.METHODS[name]() for name in names}
-    methods["flash"] = catalog.flash(gamma=None)
-    methods["fedagg"] = catalog.METHODS["fedagg"](epochs=1)
-    return methods
+    return {name: method_of(name) for name in names_of(papers_only)}
+
+
+def names_of(papers_only: bool) -> tuple[str, ...]:
+    return (*PAPERS, *(() if papers_only else OTHERS), "flash", "fedagg")
 
 
 @dataclass
@@ -97,12 +102,35 @@ def measure(
         yield name, statistics.median(base), ratios
 
 
+def against(old: Path, workload: str, repeats: int, papers_only: bool) -> None:
+    """Every method beside the same method in another checkout, turn by turn, on one thread."""
+    turn = ROUNDS.get(workload, SMALL[workload].turn)
+    for name in ("fedavg", *names_of(papers_only)):
+        with ExitStack() as stack:
+            new = Seat("new", workload, method=name, rounds=3 + turn * (repeats + 1))
+            seats = seat_all(stack, [new, replace(new, name="old", checkout=old)])
+            for player in seats.values():
+                player.play(3)  # compiles
+            take_turns(list(seats.values()), repeats, turn)
+            found = ratio(seats["new"], seats["old"])
+            limit = OLD_LIMITS.get(name, {}).get(workload, 1.15)
+            both = " and ".join(f"{1e3 * median(p):.2f}" for p in seats.values())
+            over = "" if found <= limit else "  over"
+            line = f"{workload} {name:10} new/old {found:.3f} ({both} ms)  bar {limit}{over}"
+            print(line, flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("workloads", nargs="*", default=list(LIMITS))
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--papers", action="store_true", help="the five papers' methods only")
+    parser.add_argument("--old", type=Path, help="another checkout: prints new / old instead")
     asked = parser.parse_args()
+    if asked.old:
+        for workload in asked.workloads:
+            against(asked.old, workload, asked.repeats, asked.papers)
+        return
     with mock.patch.object(play, "_ask", Questions()) as questions:
         for workload in asked.workloads:
             for found in measure(workload, asked.repeats, asked.papers, questions):

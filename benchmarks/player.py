@@ -83,7 +83,7 @@ def seated(told: dict[str, Any], load: Load, x: Tensor, y: Tensor, dtype: torch.
     if told["player"] == "shoal":
         from benchmarks.federation import rounds_of
 
-        return rounds_of(load, x, y, told["rounds"], told["threads"], dtype)
+        return rounds_of(load, x, y, told["rounds"], told["threads"], dtype, method=told["method"])
     return ByHand(load, x, y, told["rounds"], dtype, told["player"] == "channels_last")
 
 

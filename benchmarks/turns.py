@@ -64,6 +64,7 @@ class Seat:
     tiny: bool = False
     checkout: Path = ROOT
     kept: bool = True
+    method: str = "fedavg"  # of shoal's catalog
 
     @property
     def command(self) -> list[str]:

@@ -52,6 +52,26 @@ class Task(Protocol):
     def export(self, model: Model) -> dict[str, Tensor]: ...
 
 
+def with_own_modules(task: Task) -> Task:
+    """The same task for another thread, with copies of its modules and of those of tasks inside of
+    it: a module's tensors are exchanged while it runs, so no two threads may run one."""
+    if isinstance(task, ModuleTask):
+        return task.copy()
+    own = copy(task)
+    for name, value in vars(task).items():
+        if isinstance(value, nn.Module):
+            object.__setattr__(own, name, _module_copy(value))
+        elif callable(getattr(value, "row_losses", None)):
+            object.__setattr__(own, name, with_own_modules(value))
+    return own
+
+
+def _module_copy(module: nn.Module) -> nn.Module:
+    """Parameters and buffers are shared, since they are never written."""
+    tensors = [*module.parameters(), *module.buffers()]
+    return deepcopy(module, {id(t): t for t in tensors})
+
+
 def cross_entropy_rows(logits: Tensor, labels: Tensor) -> Tensor:
     """Cross-entropy of each row; written with a gather so that it traces under vmap."""
     return -torch.log_softmax(logits, -1).gather(-1, labels.unsqueeze(-1)).squeeze(-1)
@@ -151,11 +171,9 @@ class ModuleTask:
         return other
 
     def copy(self) -> ModuleTask:
-        """The same task with a module of its own, for another thread: a module's tensors are
-        exchanged while it runs. Parameters and buffers are shared, since they are never written."""
-        tensors = [*self.module.parameters(), *self.module.buffers()]
+        """The same task with a module of its own."""
         own = copy(self)
-        object.__setattr__(own, "module", deepcopy(self.module, {id(t): t for t in tensors}))
+        object.__setattr__(own, "module", _module_copy(self.module))
         return own
 
     def initial(self, seed: int) -> Model:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import sqrt
+from math import isnan, sqrt
 from typing import Any, Literal, NamedTuple
 
 from shoal.core.old_names import OF_MEMBERS
@@ -171,10 +171,11 @@ class Course:
         self.accuracy.append(score_of(record))
         self.score = record.get("score", self.score)
         for name, value in (record.get("metrics") or {}).items():
+            if value is None or isnan(value):  # AUC of one class; files have null for it
+                continue
             sign = -1.0 if name in record.get("lower", ()) else 1.0
             before = self.best_metrics.get(name, value)
-            if value == value:  # AUC of one class is none
-                self.best_metrics[name] = value if not sign * before > sign * value else before
+            self.best_metrics[name] = value if not sign * before > sign * value else before
         self.loss.append(record["loss"])
         self.seconds.append(record["seconds"])
         self.evaluating += record.get("seconds_evaluating", 0.0)

@@ -65,7 +65,8 @@ def sample_shape(task: Task) -> Shape:
     own = getattr(getattr(task, "module", None), "shape", None)
     if isinstance(own, Sequence) and (data is None or prod(own) == prod(data)):
         return tuple(own)
-    if len(first) == 2 and (data is None or first[1] == prod(data)):
+    # A sequence of one place is as long as a row that a recurrent layer reads, and not flat.
+    if len(first) == 2 and (data is None or (len(data) != 2 and first[1] == prod(data))):
         return (first[1],)
     if data is None:
         name = task.layout.names[0]

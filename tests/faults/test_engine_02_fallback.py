@@ -4,6 +4,7 @@ network: weights were off by up to a third."""
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
@@ -11,11 +12,12 @@ import torch
 from support import SmallWorld, play, settings_for
 from torch import Tensor, nn
 
-from shoal.core.task import ModuleTask
+from shoal.core.task import ModuleTask, Task
 from shoal.engines.loop import Loop
 from shoal.engines.stacked import plan
 from shoal.engines.stacked.engine import Stacked
 from shoal.methods.method import Method
+from shoal.methods.parts.continual.task_matching import DetectorTask
 from shoal.methods.slots import Part
 from shoal.methods.view import GradFn, View
 
@@ -44,10 +46,13 @@ class Branching(Part):
         return gradient if float(gradient.sum()) > 0 else 0.5 * gradient
 
 
-def test_the_loop_stands_in_on_a_network_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("around", [lambda task: task, DetectorTask], ids=["bare", "wrapped"])
+def test_the_loop_stands_in_on_a_network_of_its_own(
+    around: Callable[[ModuleTask], Task], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(plan, "MILLISECOND", 1)  # as a larger model: chunks for many threads
     world = SmallWorld(clients=12, features=(1, 4, 4), dtype=torch.float64)
-    task = ModuleTask(Slow, classes=3, dtype=torch.float64)
+    task = around(ModuleTask(Slow, classes=3, dtype=torch.float64, shape=(1, 4, 4)))
     settings = settings_for(Method("branching", (Branching(),)), world, task, epochs=1)
     slow = play(settings, Loop(), 2)[2][-1]
     engine = Stacked(threads=4)

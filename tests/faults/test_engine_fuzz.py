@@ -22,8 +22,9 @@ from shoal.engines.loop import Loop
 from shoal.engines.stacked.engine import Stacked
 from shoal.methods.parts.several_models import BestOfBank, stacked
 from shoal.metrics.evaluate import evaluate, evaluate_own
+from shoal.metrics.figures import Course
 from shoal.models import model
-from shoal.models.generators import feature_width
+from shoal.models.generators import feature_width, sample_shape
 from shoal.rounds.orders import check_rounds, make_order
 from shoal.rounds.state import Federation, Round
 from shoal.rounds.uploads import Guard
@@ -297,3 +298,64 @@ def test_weights_of_rows_are_as_exact_as_the_samples(rows: tuple[int, ...]) -> N
     (right,), (found,) = (play(settings, e, 2)[0].models for e in (Loop(), Stacked(threads=1)))
     assert torch.allclose(found.theta, right.theta, rtol=0, atol=1e-12)
     assert torch.allclose(found.stats, right.stats, rtol=0, atol=1e-12)
+
+
+def test_a_sequence_of_one_place_is_no_flat_row() -> None:
+    """The generator's samples had the shape (3,), which a recurrent network cannot read."""
+
+    class Last(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net, self.head = nn.GRU(3, 4, batch_first=True), nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            found: Tensor = self.head(self.net(x)[0][:, -1])
+            return found
+
+    assert sample_shape(ModuleTask(Last, classes=2, shape=(1, 3))) == (1, 3)
+    flat = ModuleTask(lambda: nn.Linear(12, 2), classes=2, shape=(1, 3, 4))
+    assert sample_shape(flat) == (12,)
+
+
+def test_a_figure_that_is_none_in_one_round_is_none_in_files_too() -> None:
+    """A resumed run read null for the AUC of a single class, and ended in a traceback."""
+    record = {
+        "round": 0,
+        "accuracy": 0.5,
+        "loss": 1.0,
+        "seconds": 1.0,
+        "shift": None,
+        "tasks": {},
+        "rejected": [],
+        "short": False,
+        "cohort": [],
+    }
+    record |= {"score": "auc", "lower": []}
+    tallies = []
+    for none in (float("nan"), None):
+        tally = Course()
+        for value in (none, 0.7, none, 0.6):
+            tally.add({**record, "metrics": {"auc": value}})
+        tallies.append(tally.best_metrics)
+    assert tallies == [{"auc": 0.7}] * 2
+
+
+def test_a_method_for_classes_is_refused_on_a_problem() -> None:
+    """glfc ended in a traceback: a quadratic client has numbers, and no classes."""
+    config = {"problem": {"name": "quadratic"}, "method": [{"continuous": {"mode": "glfc"}}]}
+    with pytest.raises(UserError, match="SessionTeacher is for one class per row"):
+        shoal.run(**config)
+
+
+@pytest.mark.parametrize("mode", ["softmax", "glfc"])
+def test_a_teacher_that_is_not_there_says_nothing_that_is_not_finite(mode: str) -> None:
+    """Its tensors are zeros, which a network that divides by their length has no numbers for."""
+    world = SmallWorld(dtype=torch.float64)
+
+    def build() -> nn.Module:
+        return nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(FEATURES, CLASSES)))
+
+    task = ModuleTask(build, classes=CLASSES, dtype=torch.float64)
+    settings = settings_for(catalog.continuous(mode=mode), world, task)
+    _, (report,), models = play(settings, Loop(), 1)
+    assert not report.rejected and bool(torch.isfinite(models[-1]).all())

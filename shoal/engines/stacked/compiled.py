@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from shoal.core import tree
-from shoal.core.task import ModuleTask
+from shoal.core.task import with_own_modules
 from shoal.core.tree import Tree
 from shoal.core.types import Batch, Work
 from shoal.engines.api import known
@@ -241,9 +241,8 @@ class Compiled:
         """The program on a network of this thread's own: another thread may exchange the tensors
         of the shared one meanwhile."""
         if not hasattr(self._own, "program"):
-            task = self.program.task
             with self._tracing:
-                own = task.copy() if isinstance(task, ModuleTask) else task
+                own = with_own_modules(self.program.task)
             self._own.program = replace(self.program, task=own)
         found: ClientProgram = self._own.program
         return found

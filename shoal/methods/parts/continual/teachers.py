@@ -119,7 +119,11 @@ class SessionTeacher(Part):
     def terms(self, view: View, outputs: Outputs) -> Terms:
         batch, teacher = view.batch, view.sent
         assert batch is not None
-        said = view.task.forward(teacher.theta, batch, teacher.stats, False).logits.detach()
+        # While nobody teaches, what is said counts for nothing, and zero times not finite is not
+        # zero: a network that divides by the length of a weight has no numbers for zeros.
+        silent = teacher.active == 0
+        theta = torch.where(silent, view.received, teacher.theta)
+        said = view.task.forward(theta, batch, teacher.stats, False).logits.detach()
         if self.mode == "softmax":
             rows = divergence_rows(said, outputs.logits)
             return Terms(extra=self.kappa * teacher.active * batch.mean(rows))
