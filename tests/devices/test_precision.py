@@ -83,7 +83,7 @@ def test_evaluation_is_in_the_same_precision() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"precision": "float16"}, "precision must be float32, or bfloat16"),
+        ({"precision": "float16"}, "precision must be float32 or bfloat16"),
         ({"precision": "bfloat16", "problem": "quadratic"}, "a problem runs in float64"),
         (
             config("cpu", "cnn", precision="bfloat16", method="fedcil"),
