@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import sys
 import threading
-from collections import Counter
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -59,6 +58,11 @@ def _anew(player: Player) -> None:
         player.engine._pool = None  # type: ignore[attr-defined]
 
 
+def of_a_round(files: list[str]) -> int:
+    """How many of them are in ``rounds/`` and ``engines/``."""
+    return sum(name.startswith(("rounds/", "engines/")) for name in files)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("engines", nargs="*", default=["loop", "stacked"])
@@ -66,11 +70,7 @@ def main() -> None:
     asked = parser.parse_args()
     for engine in asked.engines:
         found = files_of(engine, asked.method)
-        folders = Counter(str(Path(name).parent) for name in found)
-        both = sum(
-            n for folder, n in folders.items() if folder.split("/")[0] in ("rounds", "engines")
-        )
-        print(f"{engine}: {both} files in rounds/ and engines/, {len(found)} in all")
+        print(f"{engine}: {of_a_round(found)} files in rounds/ and engines/, {len(found)} in all")
         for name in found:
             print(f"  {name}")
 

@@ -27,7 +27,7 @@ from shoal.methods import catalog
 from shoal.methods.catalog.registry import METHODS
 from shoal.methods.method import Method
 from shoal.reports.loggers import check
-from shoal.reports.notebook import Faces
+from shoal.reports.notebook import RunView
 from shoal.reports.page_data import make_page
 from shoal.reports.playing import Callback
 from shoal.reports.playing import play as play_durable
@@ -43,7 +43,7 @@ from shoal.runs.summary import summary
 
 
 @dataclass(frozen=True)
-class Result(Faces):
+class Result(RunView):
     """A finished run: its records, what they come to, and the global model by parameter name.
 
     A notebook shows it by itself; ``plot_accuracy()``, ``plot_timeline()``, ``plot(name)`` draw

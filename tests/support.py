@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from shoal import models
 from shoal.core.task import ModuleTask, Task
 from shoal.core.types import ClientData, Kind, Pool, Shift
-from shoal.core.world_protocol import Moment
+from shoal.core.world_protocol import Moment, TrainingOnly
 from shoal.engines.api import Engine
 from shoal.engines.client_round import ClientProgram
 from shoal.methods.method import Method
@@ -22,7 +22,7 @@ from shoal.rounds.state import Federation, Settings
 
 
 @dataclass(frozen=True)
-class SmallWorld:
+class SmallWorld(TrainingOnly):
     """``clients`` clients with random data; ``shifts`` says what changes at which round."""
 
     clients: int = 6
@@ -69,15 +69,6 @@ class SmallWorld:
 
     def block(self, client: int, round: int) -> int:
         return self.at(round).stage
-
-    def validation(self, client: int, round: int) -> ClientData | None:
-        return None
-
-    def tests(self, round: int) -> dict[str, ClientData]:
-        return {}
-
-    def saved(self) -> dict[str, Any]:
-        return {}
 
 
 def small_task(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
-import tokenize
 from pathlib import Path
 
 import pytest
@@ -41,21 +40,6 @@ def patched(name: str, checkout: Path) -> None:
     assert done.returncode == 0, f"docs/adding.md, {name}: {done.stderr}"
 
 
-def lines_of_code(path: Path) -> int:
-    """Without comments, docstrings and empty lines."""
-    if not path.exists():
-        return 0
-    found, begins = set[int](), True
-    for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
-        if token.type in (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT):
-            begins = True
-        elif token.type not in (tokenize.NL, tokenize.COMMENT, tokenize.ENDMARKER):
-            if not (begins and token.type == tokenize.STRING):
-                found.update(range(token.start[0], token.end[0] + 1))
-            begins = False
-    return len(found)
-
-
 def test_there_is_a_patch_for_every_recipe_that_has_one() -> None:
     assert len(PATCHES) == 5 == PAGE.count("```diff")
 
@@ -64,8 +48,10 @@ def test_there_is_a_patch_for_every_recipe_that_has_one() -> None:
 def test_it_applies_and_is_small(name: str, tmp_path: Path) -> None:
     patched(name, tmp_path)
     code = [file for file in changed(name) if file.startswith("shoal/")]
-    assert len({file.split("/")[1] for file in code}) == 1, "a patch stays in one room"
-    added = sum(lines_of_code(tmp_path / f) - lines_of_code(ROOT / f) for f in code)
+    assert len({file.split("/")[1] for file in code}) == 1, "a patch stays in one package"
+    lines = runpy.run_path(str(ROOT / "scripts" / "size.py"))["lines_of_code"]
+    before = sum(lines(ROOT / file) for file in code if (ROOT / file).exists())
+    added = sum(lines(tmp_path / file) for file in code) - before
     assert 0 < added <= MOST
     assert any(file.startswith("tests/") for file in changed(name))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from functools import cache
 from pathlib import Path
@@ -55,3 +56,15 @@ def test_no_module_is_a_splinter_of_its_only_reader() -> None:
         if few and len(read[name]) == 1 and path.name not in FRAME:
             splinters.append(name)
     assert not splinters
+
+
+def test_a_package_lists_what_is_in_it() -> None:
+    missing = []
+    for name, tree in trees().items():
+        path = ROOT.parent / Path(*name.split("."))
+        if path.name == "__init__" and path.parent != ROOT:
+            listed = set(re.findall(r"\w+", ast.get_docstring(tree) or ""))
+            inside = {e.stem for e in path.parent.glob("*.py") if e.name not in FRAME}
+            inside |= {e.parent.name for e in path.parent.glob("*/__init__.py")}
+            missing += [f"{path.parent.name}/{entry}" for entry in inside - listed]
+    assert not missing

@@ -122,8 +122,8 @@ def _cost(name: str, curves: dict[str, Any]) -> str:
         return ""
     c = own["cost"]
     rows = [
-        ("sent down, vectors a client and round", c["down"]),
-        ("sent up, vectors a client and round", c["up"]),
+        ("sent down, vectors per client and round", c["down"]),
+        ("sent up, vectors per client and round", c["up"]),
         ("gradients a local step", c["gradients"]),
         ("kept by a client between rounds, vectors", c["client"]),
         ("kept by the server's parts, vectors", c["server"]),
@@ -144,7 +144,7 @@ def _facts(method: Method) -> str:
     return (
         "## Facts\n\n| fact | |\n|---|---|\n"
         f"| weights of clients | {method.weights} |\n| in a composition | {base} |\n"
-        f"| slots | {slots} |\n| runs vectorised | {able} |"
+        f"| slots | {slots} |\n| runs on `stacked` | {able} |"
     )
 
 

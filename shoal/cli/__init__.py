@@ -16,10 +16,11 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 
-from shoal.cli.app import app
+from shoal.cli.app import app, with_help
 from shoal.core.errors import UserError, shown
 from shoal.core.own_code import looking
 
@@ -38,7 +39,8 @@ def call(args: Sequence[str]) -> int:
 
     try:
         with looking():
-            result = get_command(app).main(list(args), prog_name="shoal", standalone_mode=False)
+            command = with_help(get_command(app))
+            result = command.main(list(args), prog_name="shoal", standalone_mode=False)
         return result if isinstance(result, int) else 0
     except UserError as error:
         return _say(str(error), BAD_INPUT)
@@ -52,7 +54,9 @@ def call(args: Sequence[str]) -> int:
         if name == "Abort":
             return _say("interrupted", INTERRUPTED)
         if hasattr(error, "format_message"):
-            return _say(error.format_message(), BAD_INPUT)
+            # typer and newer versions of click both end it with the same suggestion
+            once = re.sub(r"( Did you mean .*\?)\1", r"\1", error.format_message())
+            return _say(once, BAD_INPUT)
         raise
 
 

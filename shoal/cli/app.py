@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
+from typing import Any
+
 import typer
+from typer.models import ArgumentInfo
 
 from shoal.cli.exports import export, predict
 from shoal.cli.first_config import config, look, new
@@ -62,3 +66,16 @@ for command in (
     app.command()(command)
 app.add_typer(data)
 app.add_typer(flower)
+
+
+def with_help(command: Any) -> Any:
+    """The command of click, whose arguments say what they are: from 8.4 on click has a ``help`` of
+    its own for them, which is None for what typer (up to 0.20) makes and takes its place."""
+    for inner in getattr(command, "commands", {}).values():
+        with_help(inner)
+    known = inspect.signature(command.callback).parameters if command.callback else {}
+    for given in command.params:
+        declared = getattr(known.get(given.name), "default", None)
+        if isinstance(declared, ArgumentInfo):
+            given.help = declared.help
+    return command

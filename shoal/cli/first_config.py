@@ -50,7 +50,7 @@ def looked_at(file: Path, y: str, member: str, date: str) -> Survey:
         raise UserError(f"there is no file {file}")
     if file.is_dir():
         raise UserError(f"{file} is a folder; write data: {{path: {file}}} for images in one "
-                        f"folder a class")  # fmt: skip
+                        f"folder per class")  # fmt: skip
     named = [name.strip() for name in y.split(",") if name.strip()]
     return survey(file, named, member or None, date or None)
 
@@ -153,9 +153,9 @@ def written(found: Survey, file: Path) -> str:
         out.append(line("missing", found.odd, "stands for a missing value"))
     out.append(line("normalize", "standard", "mean 0, deviation 1, by training rows"))
     if found.test:
-        out.append(line("test", found.test, "rows that nobody trains on"))
+        out.append(line("test", found.test, "rows that are not trained on"))
     else:
-        out.append(line("test", 0.2, "the share of rows that nobody trains on"))
+        out.append(line("test", 0.2, "the share of rows that are not trained on"))
     return "\n".join([*out, *_training(found)]) + "\n"
 
 
@@ -182,7 +182,7 @@ def _training(found: Survey) -> list[str]:
             if found.member and found.date
             else []
         ),
-        f"participation: {'100' if many else '1.0'}  # members a round: a number, or a share",
+        f"participation: {'100' if many else '1.0'}  # members per round: a number, or a share",
         f"local: {{epochs: 2, batch: {batch}, lr: 0.02, optimizer: adam, schedule: polynomial}}",
         "method: fedavg  # `shoal methods` lists the others",
         "evaluate:",

@@ -64,7 +64,7 @@ def key(
     from shoal.flower.keys import fingerprint, new_key, public_file
 
     if path.exists():
-        raise UserError(f"{path} exists; a member keeps its key, since the key is who it is")
+        raise UserError(f"{path} exists; a member keeps its key, since it is known by its key")
     made = new_key(path)
     typer.echo(f"Wrote {path} (0600, keep it) and {public_file(path)} (give it to the server).")
     typer.echo(f"Fingerprint: {fingerprint(made.public)}")
@@ -126,7 +126,7 @@ def node(
     from shoal.flower.privacy import epsilon
 
     if not insecure and ca is None and not check:
-        raise UserError("--ca is missing: a member checks whom it talks to with the authority's "
+        raise UserError("--ca is missing: a member checks the SuperLink with the authority's "
                         "certificate (or say --insecure)")  # fmt: skip
     torch.set_num_threads(1)
     agreed = load_agreement(federation)
@@ -163,7 +163,7 @@ def up(
     ),
     rounds: int | None = typer.Option(None, min=1, help="Rounds (default: what the app says)."),
     changes: list[str] = typer.Option(
-        [], "--set", metavar="KEY=VALUE", help="A key of [tool.flwr.app.config]: --set deadline=30"
+        [], "--set", metavar="KEY=VALUE", help="Change a setting of the app: --set deadline=30"
     ),
     host: str = typer.Option("127.0.0.1", help="Address on which members are let in."),
     port: int = typer.Option(0, help="Port for members, and for nothing else (0: a free one)."),

@@ -20,12 +20,14 @@ if TYPE_CHECKING:
 # ---- methods -------------------------------------------------------------------------------------
 # ``shoal methods``.
 
+WEIGHTS = {"by_samples": "clients count by their samples", "equal": "clients count the same"}
+
 
 def methods(
     name: str = typer.Argument("", help="One method, in full: settings, formulas, deviations."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON instead of a table."),
 ) -> None:
-    """Every method, its parts, its paper, and whether it vectorises; or one in full."""
+    """Every method, its parts, its paper, and which engines run it; or one in full."""
     found = described()
     if name:
         known = [entry["name"] for entry in found]
@@ -48,7 +50,7 @@ def in_full(entry: dict[str, Any]) -> str:
 
     settings = ", ".join(f"{key}: {json.dumps(value)}" for key, value in entry["settings"].items())
     written = f"{{{entry['name']}: {{{settings}}}}}" if settings else entry["name"]
-    lines = [entry["paper"], "", f"method: [{written}]", f"weights by {entry['weights']}"]
+    lines = [entry["paper"], "", f"method: [{written}]", WEIGHTS[entry["weights"]]]
     if not entry["vectorises"]:
         lines.append(f"engine loop only: {entry['why_not']}")
     if entry["why_individual"]:
@@ -80,14 +82,14 @@ def _print_table(found: list[dict[str, Any]]) -> None:
         able = "" if entry["vectorises"] else f"; engine loop only: {entry['why_not']}"
         why = entry["why_individual"]
         each = f"; needs single uploads or answers: {why}" if why else ""
-        second = f"[dim]{parts}; weights by {entry['weights']}{able}{each}[/dim]"
+        second = f"[dim]{parts}; {WEIGHTS[entry['weights']]}{able}{each}[/dim]"
         table.add_row(entry["name"], f"{entry['paper']}\n{second}")
     Console().print(table)
     typer.echo("Compose with a list in a config, or with | in Python: scaffold() | fedinit()")
 
 
 def described() -> list[dict[str, Any]]:
-    """One entry a method of the catalog, at its defaults, by name."""
+    """One entry per method of the catalog, at its defaults, by name."""
     import inspect
 
     from shoal.methods import catalog

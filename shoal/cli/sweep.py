@@ -27,7 +27,7 @@ FAILED = 4  # some runs of a sweep failed; the others are fine
 def sweep(
     file: Path = typer.Argument(help="A sweep (YAML): base, and a grid or runs."),
     out: Path = typer.Option(..., "-o", "--out", help="The folder for the run directories."),
-    workers: int = typer.Option(0, "-j", "--workers", help="Processes at a time; 0: one a core."),
+    workers: int = typer.Option(0, "-j", "--workers", help="Processes at a time; 0: one per core."),
     dry_run: bool = typer.Option(False, "--dry-run", help="List the runs, and run nothing."),
     on: str = ON,
     working_dir: str = WORKING_DIR,
@@ -50,7 +50,7 @@ def sweep(
     from shoal.runs.sweep.grid import read_sweep, table
 
     if workers < 0:
-        raise UserError("--workers must be at least 1, or 0 for one a core")
+        raise UserError("--workers must be at least 1, or 0 for one per core")
     cluster = cluster_of(on, workers, working_dir)
     find_code(imports, file.resolve().parent)
     configs = read_sweep(file)

@@ -1,7 +1,8 @@
 """What a config may say, and how it becomes a plan.
 
 - messages     what is wrong, in one sentence
-- schema       every key, its default and its complaint
+- schema       every key: its default, what it is, what it must be
+- reference    the same for people and for editors
 - read         YAML with line numbers, --set
 - version_0_1  what version 0.1 meant where its run directories say nothing
 - own_names    which names are code of the user's, and where that comes from

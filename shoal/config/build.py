@@ -10,7 +10,7 @@ import torch
 
 from shoal.config.adapters import ranks_of
 from shoal.config.engine import resolved_device, resolved_engine
-from shoal.config.schema import Config, from_mapping
+from shoal.config.schema import Config, Named, from_mapping
 from shoal.config.subject import (
     Subject,
     as_read_by,
@@ -85,19 +85,7 @@ def build(
     needs = any(part.validation_data for part in chosen.parts)
     share = config.local.validation
     validation = (0.3 if needs else 0.0) if share == "auto" else share
-    if config.model.init != "random":
-        init = str(Path(config.model.init).resolve())
-        config = _with(config, model={**config.model.model_dump(), "init": init})
-    if config.problem is None and isinstance(config.data.options.get("path"), str):
-        path = str(Path(config.data.options["path"]).expanduser().resolve())
-        config = _with(config, data={**config.data.model_dump(), "path": path})
-    members = config.world.options.get("members")
-    if config.problem is None and isinstance(members, str):
-        path = str(Path(members).expanduser().resolve())
-        config = _with(config, world={**config.world.model_dump(), "members": path})
-    if config.problem is None and config.world.name == "saved":
-        path = str(file_of(config.world.options).resolve())
-        config = _with(config, world={"name": "saved", "file": path})
+    config = _with_absolute_paths(config)
     device = _device(config)
     engine = resolved_engine(config.engine, chosen, device)
     config = _with(
@@ -114,44 +102,10 @@ def build(
             ranks, own = ranks_of(config, subject.world), config.adapters
             chosen = with_rule(chosen, own.rule, ranks, own.alpha)
     config = _with(config, format=2)  # everything is in it from here on
-    task = subject.task
-    with concerning("method"):  # a problem's clients have numbers
-        chosen.check_target("number" if config.problem else learnt_of(task).target)
-    for part in chosen.fillers("transform_task"):
-        task = part.transform_task(task)
-    if config.model.init != "random" and task is not subject.task:
-        error = UserError(
-            f"model.init: method {chosen.name!r} trains a network of its own making, and the "
-            f"tensors in {config.model.init} are of model {config.model.name!r}; leave out init"
-        )
-        error.key = "model"
-        raise error
-    if config.precision != "float32" and getattr(task, "inner", task) is not subject.task:
-        raise UserError(
-            f"precision: method {chosen.name!r} trains a network of its own making, which is "
-            f"computed in float32; leave out precision: {config.precision}"
-        )
-    if config.adapters is not None and getattr(task, "inner", task) is not subject.task:
-        raise UserError(
-            f"adapters: method {chosen.name!r} trains a network of its own making, which has none; "
-            f"leave them out"
-        )
+    task = _trained(config, chosen, subject)
     initial = subject.initial if task is subject.task else task.initial(config.seed)
     initial = initial.to(device)
-    with concerning("evaluate"):
-        check_names(config.evaluate.metrics)
-        for name in config.evaluate.metrics:
-            if config.problem is not None and name in METRICS and name not in FITTING["number"]:
-                raise UserError(f"evaluate.metrics: {name} is for classes, which a problem has not")
-        test = getattr(subject.world, "test_pool", None)
-        if isinstance(test, Pool) and len(test.y) and subject.outputs:
-            check_own(config.evaluate.metrics, test.y, subject.outputs)
-        _check_own(config, subject.world)
-    asked = [("until", name) for name in config.until or ()]
-    asked += [("keep_best", config.keep_best)] if config.keep_best else []
-    for key, wanted in asked:
-        with concerning(key):
-            _check_measured(wanted, key, config, subject.task)
+    _check_scores(config, subject)
     with concerning("participation"):
         _check_participation(config, subject.world.at(0))
         _check_sampling(config, chosen, subject.world)
@@ -163,6 +117,64 @@ def build(
         check_rounds(settings)
     notes = (*subject.notes, *_notes(config, settings, subject.task))
     return RunPlan(config, settings, initial, notes)
+
+
+def _with_absolute_paths(config: Config) -> Config:
+    """A run is resumed from any folder."""
+    if config.model.init != "random":
+        init = str(Path(config.model.init).resolve())
+        config = _with(config, model={**config.model.model_dump(), "init": init})
+    if config.problem is not None:
+        return config
+    for section, key in (("data", "path"), ("world", "members")):
+        named: Named = getattr(config, section)
+        if isinstance(named.options.get(key), str):
+            path = str(Path(named.options[key]).expanduser().resolve())
+            config = _with(config, **{section: {**named.model_dump(), key: path}})
+    if config.world.name == "saved":
+        path = str(file_of(config.world.options).resolve())
+        config = _with(config, world={"name": "saved", "file": path})
+    return config
+
+
+def _trained(config: Config, chosen: Method, subject: Subject) -> Task:
+    """The task that clients train: the config's, as the method's parts transform it."""
+    task = subject.task
+    with concerning("method"):  # a problem's clients have numbers
+        chosen.check_target("number" if config.problem else learnt_of(task).target)
+    for part in chosen.fillers("transform_task"):
+        task = part.transform_task(task)
+    own = f"method {chosen.name!r} trains a network of its own making"
+    if config.model.init != "random" and task is not subject.task:
+        error = UserError(f"model.init: {own}, and the tensors in {config.model.init} are of model "
+                          f"{config.model.name!r}; leave out init")  # fmt: skip
+        error.key = "model"
+        raise error
+    if getattr(task, "inner", task) is not subject.task:
+        if config.precision != "float32":
+            raise UserError(f"precision: {own}, which is computed in float32; leave out "
+                            f"precision: {config.precision}")  # fmt: skip
+        if config.adapters is not None:
+            raise UserError(f"adapters: {own}, which has none; leave them out")
+    return task
+
+
+def _check_scores(config: Config, subject: Subject) -> None:
+    """Metrics that are measured, and those that ``until`` and ``keep_best`` ask for."""
+    with concerning("evaluate"):
+        check_names(config.evaluate.metrics)
+        for name in config.evaluate.metrics:
+            if config.problem is not None and name in METRICS and name not in FITTING["number"]:
+                raise UserError(f"evaluate.metrics: {name} is for classes, which a problem has not")
+        test = getattr(subject.world, "test_pool", None)
+        if isinstance(test, Pool) and len(test.y) and subject.outputs:
+            check_own(config.evaluate.metrics, test.y, subject.outputs)
+        _check_own(config, subject.world)
+    wanted = [("until", name) for name in config.until or ()]
+    wanted += [("keep_best", config.keep_best)] if config.keep_best else []
+    for key, name in wanted:
+        with concerning(key):
+            _check_measured(name, key, config, subject.task)
 
 
 def _augment(config: Config, subject: Subject) -> Augment | None:
@@ -184,7 +196,7 @@ def _device(config: Config) -> str:
     if config.problem is None:
         return resolved_device(config.device)
     if config.device not in ("auto", "cpu"):
-        raise UserError(f"device: a problem is played on the cpu, not on {config.device}")
+        raise UserError(f"device: a problem runs on the cpu, not on {config.device}")
     return "cpu"
 
 
@@ -192,7 +204,7 @@ def _check_precision(config: Config) -> None:
     if config.precision == "float32":
         return
     if config.problem is not None:
-        raise UserError(f"precision: a problem is played in float64, not in {config.precision}")
+        raise UserError(f"precision: a problem runs in float64, not in {config.precision}")
     kind = torch.device(config.device).type
     if not torch.amp.is_autocast_available(kind):
         raise UserError(f"precision: torch has no autocast to {config.precision} on {kind}")
@@ -333,7 +345,7 @@ def _check_participation(config: Config, first: Moment) -> None:
     wanted, here = config.participation, len(first.members)
     if isinstance(wanted, int) and wanted > here:
         raise UserError(
-            f"participation: {wanted} members a round were asked for, but only {here} are there at "
+            f"participation: {wanted} members per round are wanted, but only {here} are there at "
             f"the start; write at most {here}, or a share such as 0.2"
         )
 
@@ -374,8 +386,8 @@ def _check_sampling(config: Config, method: Method, world: World) -> None:
     size = max(1, round(wanted * here)) if isinstance(wanted, float) else wanted
     if config.candidates is not None and not size <= config.candidates <= here:
         raise UserError(
-            f"candidates: {config.candidates} is not from {size}, the members a round, to {here}, "
-            f"the members at the start"
+            f"candidates: {config.candidates} is not from {size} (the members per round) to "
+            f"{here} (the members at the start)"
         )
 
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from shoal.core.errors import UserError
-from shoal.core.setting_types import shown
+from shoal.core.setting_types import described, shown
 
 Path = tuple[str | int, ...]
 Place = Callable[[Path], str]  # where in a file a key stands: "world.yaml, line 3: ", or nothing
@@ -51,8 +51,14 @@ def translated(error: ValidationError, model: type[BaseModel], place: Place) -> 
     if first["type"] == "value_error" and (field is None or _is_model(field)):
         reason = str(first["ctx"]["error"])
         return UserError(f"{start}{key}: {reason}" if key else f"{start}{reason}")
-    wanted = field.description if field is not None and field.description else "something else"
+    wanted = "something else" if field is None else required(field)
     return UserError(f"{start}{key} must be {wanted}, not {shown(first['input'])}")
+
+
+def required(field: FieldInfo) -> str:
+    """What a key must be: its own words, else those of its type."""
+    fits = "a mapping of settings" if _is_model(field) else described(field.annotation)
+    return field.description or fits
 
 
 def _walk(

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from shoal.config.messages import nearest, submodel
+from shoal.config.messages import nearest, required, submodel
 from shoal.config.schema import Config, Named
 from shoal.core.errors import UserError
 from shoal.core.files import dump_json
@@ -61,34 +61,48 @@ def described_key(key: str = "") -> str:
         inner = next((k for k in OPTIONS if key.startswith(f"{k}.")), None)
         if inner is not None:
             raise UserError(f"{key} is an option of what {inner} names; see {OPTIONS[inner]}")
-        raise UserError(f"{key} is no key of a config; {nearest(key, known)}")
+        near = next((k for k in known if k.endswith(f".{key}")), None)
+        hint = nearest(key, known) if near is None else f"did you mean {near!r}?"
+        raise UserError(f"{key} is no key of a config; {hint}")
     field = known[key]
-    lines = [f"{key} must be {field.description}.", f"Default: {default(field)}"]
+    lines = [
+        f"{key}: {field.title}.",
+        f"It must be {required(field)}.",
+        f"Default: {default(field)}",
+    ]
     if key in OPTIONS:
         lines.append(f"It takes the options of what it names: {OPTIONS[key]}")
     own = section(field)
     if own is not None:
-        lines += ["", inspect.getdoc(own) or ""]
-        lines += ["", *(f"{k}: {f.description} (default {default(f)})"
-                        for k, f in keys(own, f"{key}."))]  # fmt: skip
+        lines += ["", inspect.getdoc(own) or "", ""]
+        for k, f in keys(own, f"{key}."):
+            lines += [f"{k} (default {default(f)}): {f.title}.", f"    {required(f)}"]
     return "\n".join(lines)
 
 
 def json_schema() -> dict[str, Any]:
-    """A JSON schema of config files, for editors; every key has its words and its default."""
+    """A JSON schema of config files, for editors; every key has its meaning and its default."""
     found = Config.model_json_schema()
+    _explain(found["properties"], Config, found["$defs"])
     for name in ("data", "model", "world", "problem", "loss"):  # the short form is a name alone
-        inner = found["properties"][name]
-        words = {key: inner.pop(key) for key in ("description", "default", "title") if key in inner}
-        choices = inner.get("anyOf", [inner])
-        found["properties"][name] = {**words, "anyOf": [{"type": "string"}, *choices]}
-    schedule = found["$defs"]["LocalTraining"]["properties"]["schedule"]
-    words = {key: schedule.pop(key) for key in ("description", "default") if key in schedule}
-    found["$defs"]["LocalTraining"]["properties"]["schedule"] = {
-        **words,
-        "anyOf": [{"type": "string"}, schedule],
-    }
+        _or_a_name(found["properties"], name)
+    _or_a_name(found["$defs"]["LocalTraining"]["properties"], "schedule")
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found, "title": "shoal"}
+
+
+def _explain(properties: dict[str, Any], kind: type[BaseModel], kinds: dict[str, Any]) -> None:
+    """Every key says what it is and what it must be, also where its type says the latter."""
+    for name, field in kind.model_fields.items():
+        properties[name]["description"] = f"{field.title}: {required(field)}"
+        inner = section(field)
+        if inner is not None:
+            _explain(kinds[inner.__name__]["properties"], inner, kinds)
+
+
+def _or_a_name(properties: dict[str, Any], name: str) -> None:
+    inner = properties[name]
+    words = {key: inner.pop(key) for key in ("description", "default", "title") if key in inner}
+    properties[name] = {**words, "anyOf": [{"type": "string"}, *inner.get("anyOf", [inner])]}
 
 
 def tables() -> str:
@@ -103,10 +117,10 @@ def tables() -> str:
 
 def _table(kind: type[BaseModel]) -> str:
     rows = [
-        f"| `{name}` | {_quoted(default(field))} | {_words(field.description or '')} |"
-        for name, field in kind.model_fields.items()
+        f"| `{name}` | {_quoted(default(f))} | {_words(f.title or '')} | {_words(required(f))} |"
+        for name, f in kind.model_fields.items()
     ]
-    return "\n".join(["| key | default | must be |", "|---|---|---|", *rows])
+    return "\n".join(["| key | default | what it is | must be |", "|---|---|---|---|", *rows])
 
 
 def _words(text: str) -> str:

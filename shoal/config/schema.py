@@ -1,4 +1,4 @@
-"""Every key, its default and its complaint."""
+"""Every key: its default, what it is, what it must be."""
 
 from __future__ import annotations
 
@@ -27,11 +27,25 @@ from shoal.core.types import LastBatch
 from shoal.metrics.functions import METRICS
 from shoal.metrics.losses import NAMES as LOSSES
 
+
+class StrictModel(BaseModel):
+    """Unknown keys are errors; infinity stays infinity (a neutral value of some settings)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
+
+
+def key(default: Any, what: str, must: str | None = None, **limits: Any) -> Any:
+    """A field: its default, what it is, and what it must be where its type does not say."""
+    if must is not None:  # else the type's own words stay
+        limits["description"] = must
+    return Field(default=default, title=what, **limits)
+
+
 # ---- schedule ------------------------------------------------------------------------------------
-# How the clients' rate changes over a run.
+# How the clients' learning rate changes over a run.
 
 
-class Schedule(BaseModel):
+class Schedule(StrictModel):
     """The rate of every local epoch, as a multiple of ``local.lr``.
 
     - ``constant``
@@ -48,15 +62,12 @@ class Schedule(BaseModel):
     (0.7525,)
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    name: Literal["constant", "factor", "step", "polynomial"] = Field(
-        default="constant", description="constant, factor, step or polynomial"
-    )
-    factor: Above0 = Field(default=1.0, description="a number above 0")
-    every: Count = Field(default=1, description="a whole number of at least 1")
-    over: Literal["round", "run", "task"] = Field(default="round", description="round, run or task")
-    final: From0To1 = Field(default=0.01, description="a share of the rate, from 0 to 1")
-    power: Above0 = Field(default=0.9, description="a number above 0")
+    name: Literal["constant", "factor", "step", "polynomial"] = key("constant", "its form")
+    factor: Above0 = key(1.0, "what `factor` and `step` multiply by")
+    every: Count = key(1, "local epochs between two steps of `step`")
+    over: Literal["round", "run", "task"] = key("round", "within what `step` counts epochs")
+    final: From0To1 = key(0.01, "the share of the rate that `polynomial` ends at")
+    power: Above0 = key(0.9, "the power of `polynomial`")
 
     @model_validator(mode="after")
     def _used(self) -> Schedule:
@@ -101,15 +112,14 @@ class Schedule(BaseModel):
 Matrix = tuple[tuple[Finite, ...], ...]
 
 
-class Stretch(BaseModel):
+class QuadraticPeriod(StrictModel):
     """Some rounds with fixed members and losses."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    rounds: Count = Field(description="a whole number of at least 1")
-    a: Matrix = Field(description="one list of numbers a client")
-    b: Matrix = Field(description="one list of numbers a client")
-    n: tuple[Above0, ...] = Field(description="one number above 0 a client")
-    members: tuple[Whole, ...] | None = Field(default=None, description="one whole number a client")
+    rounds: Count = key(..., "rounds of this segment")
+    a: Matrix = key(..., "curvatures a_ij", "one list of numbers per client")
+    b: Matrix = key(..., "minima b_ij", "one list of numbers per client")
+    n: tuple[Above0, ...] = key(..., "weights of clients", "one number above 0 per client")
+    members: tuple[Whole, ...] | None = key(None, "who is here", "one whole number per client")
 
     @field_validator("a", "b", mode="before")
     @classmethod
@@ -120,12 +130,12 @@ class Stretch(BaseModel):
         return value
 
     @model_validator(mode="after")
-    def _same_sizes(self) -> Stretch:
+    def _same_sizes(self) -> QuadraticPeriod:
         clients = {len(self.a), len(self.b), len(self.n)}
         if self.members is not None:
             clients.add(len(self.members))
         if len(clients) > 1 or not self.n:
-            raise ValueError("a, b and n (and members) need one entry a client")
+            raise ValueError("a, b and n (and members) need one entry per client")
         if len({len(row) for row in (*self.a, *self.b)}) != 1:
             raise ValueError("all rows of a and b need the same length")
         if min(self.n) <= 0:
@@ -133,35 +143,32 @@ class Stretch(BaseModel):
         return self
 
 
-class Problem(BaseModel):
+class Problem(StrictModel):
     """Client i has loss ``0.5 sum_j a_ij (w_j - b_ij)^2``.
 
     Given by ``a``, ``b``, ``n`` and ``rounds``, or by ``segments`` one after another, or drawn:
     ``sessions`` of ``rounds`` rounds with ``clients`` members each in ``size`` dimensions.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    name: Literal["quadratic"] = Field(default="quadratic", description="quadratic")
-    rounds: Count = Field(default=10, description="a whole number of at least 1")
-    a: Matrix | None = Field(default=None, description="one list of numbers a client")
-    b: Matrix | None = Field(default=None, description="one list of numbers a client")
-    n: tuple[Above0, ...] | None = Field(default=None, description="one number above 0 a client")
-    segments: tuple[Stretch, ...] | None = Field(
-        default=None, description="a list of {rounds, a, b, n}"
+    name: Literal["quadratic"] = key("quadratic", "its form")
+    rounds: Count = key(10, "rounds of the run, or of a session")
+    a: Matrix | None = key(None, "curvatures a_ij", "one list of numbers per client")
+    b: Matrix | None = key(None, "minima b_ij", "one list of numbers per client")
+    n: tuple[Above0, ...] | None = key(None, "weights of clients", "one number above 0 per client")
+    segments: tuple[QuadraticPeriod, ...] | None = key(
+        None, "what follows one another", "a list of {rounds, a, b, n}"
     )
-    kind: Literal["members", "domain", "classes", "concept"] = Field(
-        default="members", description="members, domain, classes or concept"
+    kind: Literal["members", "domain", "classes", "concept"] = key(
+        "members", "what changes from one segment to the next"
     )
-    w0: tuple[Finite, ...] | None = Field(default=None, description="a list of numbers")
-    layout: dict[str, Count] | None = Field(
-        default=None, description="{name: size} of the tensors in w"
-    )
-    steps_per_epoch: Count = Field(default=1, description="a whole number of at least 1")
-    clients: Count = Field(default=4, description="a whole number of at least 1")
-    size: Count = Field(default=2, description="a whole number of at least 1")
-    sessions: Count = Field(default=1, description="a whole number of at least 1")
+    w0: tuple[Finite, ...] | None = key(None, "the first model", "a list of numbers")
+    layout: dict[str, Count] | None = key(None, "tensors in w", "{name: size}")
+    steps_per_epoch: Count = key(1, "steps per local epoch")
+    clients: Count = key(4, "clients, where they are drawn")
+    size: Count = key(2, "dimensions, where they are drawn")
+    sessions: Count = key(1, "sessions, where they are drawn")
 
-    _scalars = field_validator("a", "b", mode="before")(Stretch._scalars.__func__)  # type: ignore[attr-defined]
+    _scalars = field_validator("a", "b", mode="before")(QuadraticPeriod._scalars.__func__)  # type: ignore[attr-defined]
 
     @model_validator(mode="after")
     def _one_way(self) -> Problem:
@@ -170,43 +177,37 @@ class Problem(BaseModel):
             raise ValueError("a, b and n go together")
         if given and self.segments is not None:
             raise ValueError("give a, b and n, or segments, but not both")
-        stretches = self.stretches()
-        sizes = {len(row) for stretch in stretches or () for row in stretch.a}
-        size = self.size if stretches is None else min(sizes)
+        periods = self.periods()
+        sizes = {len(row) for period in periods or () for row in period.a}
+        size = self.size if periods is None else min(sizes)
         if len(sizes) > 1 or (self.w0 is not None and len(self.w0) != size):
             raise ValueError("w0 and all rows of a and b need the same length")
         if self.layout is not None and sum(self.layout.values()) != size:
             raise ValueError(f"the sizes in layout must add up to {size}")
         return self
 
-    def stretches(self) -> tuple[Stretch, ...] | None:
+    def periods(self) -> tuple[QuadraticPeriod, ...] | None:
         """The segments as given; None when they are to be drawn."""
         if self.segments is not None:
             return self.segments
         if self.a is None or self.b is None or self.n is None:
             return None
-        return (Stretch(rounds=self.rounds, a=self.a, b=self.b, n=self.n, members=None),)
+        return (QuadraticPeriod(rounds=self.rounds, a=self.a, b=self.b, n=self.n, members=None),)
 
 
 # ---- config --------------------------------------------------------------------------------------
-# What a config may say. A field's description completes the sentence "must be ...".
+# What a config may say.
 
 # Times the initial loss (or 1, if that is less). Losses after a drift rose by factors up to 40, and
 # by 8,000 in runs that still learnt; those that diverge pass any factor within some rounds.
 DIVERGED = 1e6
 
 
-class StrictModel(BaseModel):
-    """Unknown keys are errors; infinity stays infinity (a neutral value of some settings)."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
-
-
 class Named(BaseModel):
     """A name and that thing's own options, which its registry checks."""
 
     model_config = ConfigDict(extra="allow", frozen=True, ser_json_inf_nan="constants")
-    name: str = Field(description="a name")
+    name: str = key(..., "which one", "a name")
 
     @property
     def options(self) -> dict[str, Any]:
@@ -214,8 +215,8 @@ class Named(BaseModel):
 
 
 class ModelChoice(Named):
-    name: str = Field(default="mlp", description="the name of a model")
-    init: str = Field(default="random", description="random, or the path of a .safetensors file")
+    name: str = key("mlp", "which one", "the name of a model")
+    init: str = key("random", "first weights", "random, or the path of a .safetensors file")
 
 
 Augmentation = Literal["flip"] | dict[Literal["crop", "cutout"], Count]
@@ -229,21 +230,19 @@ class AdapterSettings(StrictModel):
     singular value decomposition (``svd``). Ranks may differ under ``stack`` and ``svd``.
     """
 
-    name: Literal["lora"] = Field(default="lora", description="lora")
-    rule: Literal["plain", "ffa", "stack", "svd"] = Field(
-        default="plain", description="plain, ffa, stack or svd"
+    name: Literal["lora"] = key("lora", "the kind of adapter")
+    rule: Literal["plain", "ffa", "stack", "svd"] = key("plain", "how they are averaged")
+    rank: Count | dict[str, Count] = key(
+        8, "rows of A", "a whole number of at least 1, or {member: rank} (default: the others')"
     )
-    rank: Count | dict[str, Count] = Field(
-        default=8,
-        description="a whole number of at least 1, or {member: rank} (default: the others')",
+    alpha: Above0 = key(8.0, "changes count alpha / rank")
+    targets: tuple[str, ...] | None = key(
+        None,
+        "which layers get adapters",
+        "a list of layers' names (with *), linear, conv and attention, or null for all",
     )
-    alpha: Above0 = Field(default=8.0, description="a number above 0 (changes count alpha / rank)")
-    targets: tuple[str, ...] | None = Field(
-        default=None,
-        description="a list of layers' names (with *), linear, conv and attention, or null for all",
-    )
-    trained: tuple[str, ...] = Field(
-        default=(), description="a list of parameters (with *) that are trained beside adapters"
+    trained: tuple[str, ...] = key(
+        (), "what is trained beside adapters", "a list of parameters (with *)"
     )
 
     @field_validator("rank", mode="before")
@@ -270,34 +269,34 @@ class AdapterSettings(StrictModel):
 class LocalTraining(StrictModel):
     """Training on one client."""
 
-    epochs: Count = Field(default=1, description="a whole number of at least 1")
-    steps: Count | tuple[Count, ...] | None = Field(
-        default=None,
-        description="the most local steps per round (a whole number above 0), or null",
+    epochs: Count = key(1, "passes over a client's rows per round")
+    steps: Count | tuple[Count, ...] | None = key(
+        None, "the most local steps per round", "a whole number of at least 1, or null"
     )
-    batch: Count | None = Field(
-        default=32, description="a whole number above 0, or null for all rows"
+    batch: Count | None = key(32, "rows per step (null: all of a client's)")
+    last_batch: LastBatch = key(
+        "keep",
+        "rows that do not fill a batch: a smaller one, left out for the epoch, or joined to "
+        "the batch before",
     )
-    last_batch: LastBatch = Field(
-        default="keep",
-        description="keep, drop or merge (rows that do not fill a batch are one of their own, are "
-        "left out for the epoch, or join the batch before)",
+    lr: Above0 = key(0.05, "the learning rate")
+    optimizer: Literal["sgd", "adam", "adamw"] = key("sgd", "the local optimiser")
+    momentum: Below1 = key(0.0, "of sgd; it begins at 0 in every round")
+    weight_decay: AtLeast0 = key(
+        0.0, "added to the gradient, times the weights (adamw: apart from it)"
     )
-    lr: Above0 = Field(default=0.05, description="a number above 0")
-    optimizer: Literal["sgd", "adam", "adamw"] = Field(
-        default="sgd", description="sgd, adam or adamw"
+    clip: Above0 | None = key(None, "the largest norm of a gradient; longer ones are scaled down")
+    schedule: Schedule = key(Schedule(), "how the learning rate changes", "a schedule")
+    shuffle: bool = key(True, "whether rows are shuffled in every epoch")
+    validation: Below1 | Literal["auto"] = key(
+        "auto",
+        "the share of a client's rows that its method validates on (auto: 0.3 where it does)",
+        "a share from 0 up to 1, or auto",
     )
-    momentum: Below1 = Field(default=0.0, description="a number from 0 up to, not including, 1")
-    weight_decay: AtLeast0 = Field(default=0.0, description="a number of at least 0")
-    clip: Above0 | None = Field(default=None, description="a number above 0, or null")
-    schedule: Schedule = Field(default=Schedule(), description="a schedule")
-    shuffle: bool = Field(default=True, description="true or false")
-    validation: Below1 | Literal["auto"] = Field(
-        default="auto", description="a share from 0 up to 1, or auto"
-    )
-    augment: Literal["none"] | tuple[Augmentation, ...] = Field(
-        default="none",
-        description="none, or some of flip, {crop: PIXELS} and {cutout: PIXELS}, as in "
+    augment: Literal["none"] | tuple[Augmentation, ...] = key(
+        "none",
+        "changes of images, drawn anew in every epoch",
+        "none, or some of flip, {crop: PIXELS} and {cutout: PIXELS}, as in "
         "[{crop: 4}, flip, {cutout: 8}]",
     )
 
@@ -320,21 +319,21 @@ class Loss(BaseModel):
     """The training loss, and its settings; a function of one's own takes further ones."""
 
     model_config = ConfigDict(extra="allow", frozen=True, ser_json_inf_nan="constants")
-    name: str | None = Field(
-        default=None,
-        description=f"{', '.join(LOSSES)}, module:function, or null for the one that fits y",
+    name: str | None = key(
+        None, "which loss", f"{', '.join(LOSSES)}, module:function, or null for the one that fits y"
     )
-    class_weights: Literal["balanced"] | tuple[Above0, ...] | None = Field(
-        default=None,
-        description="null, balanced (each class counts the same), or one number above 0 per class",
+    class_weights: Literal["balanced"] | tuple[Above0, ...] | None = key(
+        None,
+        "weights of classes (balanced: each class counts the same)",
+        "null, balanced, or one number above 0 per class",
     )
-    label_smoothing: Below1 = Field(
-        default=0.0, description="a share from 0 up to 1 (cross_entropy)"
+    label_smoothing: Below1 = key(
+        0.0, "of cross_entropy: the share of a target that is spread over all classes"
     )
-    ignore_index: int | None = Field(
-        default=None, description="a label that counts for nothing, such as -100, or null"
+    ignore_index: int | None = key(
+        None, "a label that counts for nothing", "a whole number such as -100, or null"
     )
-    delta: Above0 = Field(default=1.0, description="a number above 0 (huber)")
+    delta: Above0 = key(1.0, "of huber: where it turns from square to linear")
 
     @property
     def own(self) -> bool:
@@ -376,13 +375,11 @@ class Loss(BaseModel):
 
 
 class RecoveryRule(StrictModel):
-    """When accuracy is back after a shift: see :class:`shoal.metrics.shifts.Recovery`."""
+    """Accuracy is back when it is within ``margin`` of its level before the shift, and stays so."""
 
-    window: Count = Field(
-        default=3, description="a number of evaluations before the shift, at least 1"
-    )
-    margin: AtLeast0 = Field(default=0.01, description="a share of 1, such as 0.01")
-    hold: Count = Field(default=10, description="a number of rounds, at least 1")
+    window: Count = key(3, "evaluations before the shift whose mean is the level to come back to")
+    margin: AtLeast0 = key(0.01, "how far below that level still counts as back; 0.01 is a point")
+    hold: Count = key(10, "rounds for which accuracy has to stay there")
 
 
 class Evaluate(StrictModel):
@@ -398,39 +395,28 @@ class Evaluate(StrictModel):
     ``members_held_out_both_models``: the first of the three, and the global model on the same rows.
     """
 
-    rows: Rows = Field(
-        default="test_present",
-        description="test_present, test_all, test_by_task, members_held_out, "
-        "members_held_out_by_samples or members_held_out_both_models",
+    rows: Rows = key("test_present", "which rows give accuracy and loss, see above")
+    every: Count = key(1, "rounds from one evaluation to the next")
+    local_models_every: Count | None = key(
+        None, "rounds after which the models that clients trained are scored as well"
     )
-    every: Count = Field(default=1, description="a whole number of at least 1")
-    local_models_every: Count | None = Field(
-        default=None,
-        description="a number of rounds after which members' local models are scored, or null",
+    held_out: Within0And1 | None = key(
+        0.2,
+        "the share of each member's rows that is split off first for its own score (null: "
+        "its validation rows, else its training rows, as in version 0.1)",
     )
-    held_out: Within0And1 | None = Field(
-        default=0.2,
-        description="a share above 0 and below 1 of each member's rows, split off first for its "
-        "own score, or null for version 0.1's rule (validation rows, else training rows)",
+    train: bool = key(False, "whether training rows are scored, too")
+    members: Count = key(1000, "the most members that are scored one by one")
+    metrics: tuple[str, ...] = key(
+        (),
+        "metrics beside accuracy and loss (empty: those that fit y, where it is no class)",
+        f"a list of {', '.join(METRICS)} or module:function",
     )
-    train: bool = Field(default=False, description="true or false")
-    members: Count = Field(
-        default=1000, description="the most members to look at, a whole number of at least 1"
+    target: Above0To1 | None = key(
+        None, "an accuracy; the summary says in which round it was reached"
     )
-    metrics: tuple[str, ...] = Field(
-        default=(),
-        description=f"a list of {', '.join(METRICS)} or module:function (empty: those that fit y, "
-        "where it is no class)",
-    )
-    target: Above0To1 | None = Field(
-        default=None, description="an accuracy above 0 and at most 1, or null"
-    )
-    window: Count = Field(
-        default=10, description="a number of rounds after a shift, a whole number of at least 1"
-    )
-    recovery: RecoveryRule = Field(
-        default=RecoveryRule(), description="{window: evaluations, margin: share, hold: rounds}"
-    )
+    window: Count = key(10, "rounds after a shift that are averaged")
+    recovery: RecoveryRule = key(RecoveryRule(), "when accuracy is back after a shift")
 
     @property
     def of_members(self) -> bool:
@@ -441,23 +427,24 @@ class Evaluate(StrictModel):
 class GuardRules(StrictModel):
     """Which uploads are averaged, and how many make a round."""
 
-    reject_non_finite: bool = Field(default=True, description="true or false")
-    quorum: Count | Above0To1 = Field(
-        default=0.5, description="a number of clients, or a share up to 1.0"
+    reject_non_finite: bool = key(True, "whether uploads with NaN or infinity are left out")
+    quorum: Count | Above0To1 = key(
+        0.5,
+        "uploads without which a round is abandoned",
+        "a number of clients, or a share up to 1.0",
     )
-    retries: Whole = Field(default=3, description="a whole number of at least 0")
-    max_norm: Above0 | None = Field(default=None, description="a number above 0, or null")
-    diverged: Above0 | None = Field(
-        default=DIVERGED,
-        description="a multiple of the initial loss above which a run has diverged, or null",
+    retries: Whole = key(3, "further attempts at an abandoned round, with other clients")
+    max_norm: Above0 | None = key(None, "the longest change that is accepted from a client")
+    diverged: Above0 | None = key(
+        DIVERGED, "the multiple of the initial loss above which a run has diverged"
     )
 
 
 class Checkpoint(StrictModel):
     """``auto`` is every 20 seconds; nothing but survival depends on it."""
 
-    every: Count | Literal["auto"] = Field(
-        default="auto", description="a number of rounds, or auto"
+    every: Count | Literal["auto"] = key(
+        "auto", "rounds from one checkpoint to the next", "a number of rounds, or auto"
     )
 
 
@@ -469,24 +456,20 @@ ENVIRONMENT = ("pip", "uv", "conda", "env_vars", "py_modules", "excludes", "conf
 class RayCluster(StrictModel):
     """The cluster of ``engine: ray``, and what each worker asks of it."""
 
-    address: str | None = Field(
-        default=None, description="host:port, ray://host:port, auto, or null for one of our own"
+    address: str | None = key(
+        None, "the cluster", "host:port, ray://host:port, auto, or null for one of our own"
     )
-    workers: Count | None = Field(
-        default=None, description="a number of workers, or null for as many as there is room for"
+    workers: Count | None = key(None, "how many workers (null: as many as there is room for)")
+    cpus_per_worker: Count = key(1, "cores that a worker reserves")
+    gpus_per_worker: Finite = key(0, "workers compute on the CPU", "0")
+    memory: Count | str | None = key(
+        None, "memory that a worker reserves", "a number of bytes, or such as 4GiB, or null"
     )
-    cpus_per_worker: Count = Field(default=1, description="a whole number of at least 1")
-    gpus_per_worker: Finite = Field(default=0, description="0")
-    memory: Count | str | None = Field(
-        default=None, description="a number of bytes, or such as 4GiB, or null"
+    runtime_env: dict[str, Any] = key(
+        {}, "packages and variables of workers", "a mapping as Ray's runtime_env"
     )
-    runtime_env: dict[str, Any] = Field(
-        default_factory=dict, description="a mapping as Ray's runtime_env"
-    )
-    working_dir: str | None = Field(
-        default=None, description="a folder that workers get a copy of, or null"
-    )
-    patience: Above0 = Field(default=60.0, description="seconds to wait for the first worker")
+    working_dir: str | None = key(None, "what workers get a copy of", "a folder, or null")
+    patience: Above0 = key(60.0, "seconds to wait for the first worker")
 
     @field_validator("gpus_per_worker")
     @classmethod
@@ -525,71 +508,79 @@ class RayCluster(StrictModel):
 class Config(StrictModel):
     """A whole run."""
 
-    format: Literal[1, 2] = Field(
-        default=1, description="1 or 2 (a run directory's config has 2: every setting is in it)"
+    format: Literal[1, 2] = key(
+        1, "the format of this file (run directories write 2: every setting is there)"
     )
-    seed: Whole = Field(default=0, lt=2**63, description="a whole number from 0 to 2^63 - 1")
-    device: str = Field(
-        default="auto",
+    seed: Whole = key(
+        0, "what all random numbers follow from", "a whole number from 0 to 2^63 - 1", lt=2**63
+    )
+    device: str = key(
+        "auto",
+        "where networks are computed",
+        "auto, cpu, cuda, cuda:1, mps or another device of torch's",
         pattern=r"^[a-z][a-z0-9_]*(:\d+)?$",
-        description="auto, cpu, cuda, cuda:1, mps or another device of torch's",
     )
-    precision: Literal["float32", "bfloat16"] = Field(
-        default="float32",
-        description="float32, or bfloat16 (a network computes its layers in it, as torch.autocast "
-        "says; models, losses and updates stay in float32)",
+    precision: Literal["float32", "bfloat16"] = key(
+        "float32",
+        "what a network computes its layers in, as torch.autocast says; models, losses and "
+        "updates stay in float32",
     )
-    problem: Problem | None = Field(default=None, description="quadratic, or null")
-    data: Named = Field(default_factory=lambda: Named(name="digits"), description="a data set")
-    model: ModelChoice = Field(default=ModelChoice(), description="a model")
-    adapters: AdapterSettings | None = Field(
-        default=None, description="settings of adapters such as {rank: 8}, or null"
+    problem: Problem | None = key(
+        None,
+        "quadratic losses instead of data, model and world, to check a method by hand",
+        "quadratic, or null",
     )
-    world: Named = Field(default_factory=lambda: Named(name="churn"), description="a world")
-    participation: Count | Above0To1 = Field(
-        default=1.0, description="a number of members above 0, or a share such as 0.2"
+    data: Named = key(Named(name="digits"), "what is learnt from", "a data set")
+    model: ModelChoice = key(ModelChoice(), "the network", "a model")
+    adapters: AdapterSettings | None = key(
+        None,
+        "small matrices beside layers (LoRA); then nothing else is trained or sent",
+        "settings of adapters such as {rank: 8}, or null",
+    )
+    world: Named = key(
+        Named(name="churn"), "who is here when, who holds which rows, and what changes", "a world"
+    )
+    participation: Count | Above0To1 = key(
+        1.0,
+        "members that train in a round, of those who are here",
+        "a number of members above 0, or a share such as 0.2",
     )
     sampling: Literal[
         "fixed", "bernoulli", "by_rows", "by_loss", "round_robin", "by_availability"
-    ] = Field(
-        default="fixed",
-        description="fixed, bernoulli, by_rows, by_loss, round_robin or by_availability",
+    ] = key("fixed", "how they are chosen among those who can be reached")
+    candidates: Count | None = key(
+        None, "members whose loss `sampling: by_loss` looks at (null: twice the cohort)"
     )
-    candidates: Count | None = Field(
-        default=None,
-        description="the members whose loss sampling: by_loss looks at, or null for twice the "
-        "cohort",
+    client_weights: Weights | None = key(
+        None, "how much a client counts in the mean (null: as the method says)"
     )
-    client_weights: Weights | None = Field(
-        default=None, description="by_samples, equal, or null for the method's own choice"
-    )
-    local: LocalTraining = Field(default=LocalTraining(), description="settings of local training")
-    loss: Loss = Field(default=Loss(), description="settings of the loss")
+    local: LocalTraining = key(LocalTraining(), "training on a client")
+    loss: Loss = key(Loss(), "what training minimises", "a loss's name, or a mapping of settings")
     method: (
         str | dict[str, dict[str, Any] | None] | list[str | dict[str, dict[str, Any] | None]]
-    ) = Field(
-        default="fedavg",
-        description="a method's name, {name: {setting: value}}, or a list of those",
+    ) = key(
+        "fedavg",
+        "the method, or several that are composed",
+        "a method's name, {name: {setting: value}}, or a list of those",
     )
-    evaluate: Evaluate = Field(default=Evaluate(), description="settings of evaluation")
-    engine: Literal["auto", "loop", "stacked", "ray"] = Field(
-        default="auto", description="auto, loop, stacked or ray"
+    evaluate: Evaluate = key(Evaluate(), "which rows models are scored on, and when")
+    engine: Literal["auto", "loop", "stacked", "ray"] = key(
+        "auto", "what trains the clients: loop one by one, stacked many at once, ray on a cluster"
     )
-    threads: Count | None = Field(
-        default=None, description="a number of threads, or null for one per core"
+    threads: Count | None = key(None, "threads of `stacked` (null: one per core)")
+    until: dict[str, Finite] | None = key(
+        None,
+        "the value of a metric at which a run stops",
+        "a mapping such as {accuracy: 0.9}, or null",
     )
-    until: dict[str, Finite] | None = Field(
-        default=None,
-        description="{accuracy: 0.9} (or another metric) at which a run stops, or null",
+    keep_best: str | None = key(
+        None,
+        "a metric; the model that is best by it is kept beside the last",
+        "a metric (accuracy, loss, ...), or null",
     )
-    keep_best: str | None = Field(
-        default=None,
-        description="a metric (accuracy, loss, ...) whose best model is kept beside the last, or "
-        "null",
-    )
-    ray: RayCluster = Field(default=RayCluster(), description="settings of a Ray cluster")
-    guard: GuardRules = Field(default=GuardRules(), description="settings of the guard")
-    checkpoint: Checkpoint = Field(default=Checkpoint(), description="settings of checkpoints")
+    ray: RayCluster = key(RayCluster(), "the cluster of `engine: ray`")
+    guard: GuardRules = key(GuardRules(), "which uploads count, and how many a round needs")
+    checkpoint: Checkpoint = key(Checkpoint(), "how often a run saves what it resumes from")
 
     @model_validator(mode="before")
     @classmethod

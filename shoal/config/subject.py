@@ -392,12 +392,12 @@ def initial_of(choice: ModelChoice, task: ModuleTask, seed: int) -> Model:
 
 def quadratic(problem: Problem, seed: int) -> Subject:
     """The world and the task of ``problem: quadratic``."""
-    stretches = problem.stretches()
-    if stretches is None:
+    periods = problem.periods()
+    if periods is None:
         segments = tuple(_drawn(problem, seed, session) for session in range(problem.sessions))
     else:
         segments = tuple(
-            Segment(s.rounds, s.members or tuple(range(len(s.n))), s.a, s.b, s.n) for s in stretches
+            Segment(s.rounds, s.members or tuple(range(len(s.n))), s.a, s.b, s.n) for s in periods
         )
     start = problem.w0 or (0.0,) * len(segments[0].a[0])
     sizes = tuple((problem.layout or {}).items())

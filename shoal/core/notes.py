@@ -69,10 +69,6 @@ class Notes:
     def __len__(self) -> int:
         return len(self._said)
 
-    @property
-    def details(self) -> list[str]:
-        return list(self._details)
-
 
 def notes_of(engine: object) -> Notes:
     """An engine's notes; one that has none to make has an empty list of its own."""

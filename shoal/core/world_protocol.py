@@ -63,6 +63,22 @@ class World(Protocol):
         ...
 
 
+class TrainingOnly:
+    """What a world says that has rows to train on, the same in all rounds, and no others."""
+
+    def block(self, client: int, round: int) -> int:
+        return 0
+
+    def validation(self, client: int, round: int) -> ClientData | None:
+        return None
+
+    def tests(self, round: int) -> dict[str, ClientData]:
+        return {}
+
+    def saved(self) -> dict[str, Any]:
+        return {}
+
+
 @runtime_checkable
 class Drifting(Protocol):
     """A world whose clients follow concepts, numbered from 0: what an oracle knows of it."""

@@ -149,7 +149,7 @@ class Part:
     sends_what_moved: ClassVar[bool] = False  # its share up lies in what other parts send
     own_task: ClassVar[bool] = False  # runs on no task but the one its ``transform_task`` makes
     float32_gaps: ClassVar[Gaps] = Gaps()
-    loop_only_reason: ClassVar[str] = ""  # why it cannot be vectorised, if it cannot
+    loop_only_reason: ClassVar[str] = ""  # why `stacked` cannot run it, if so
     equal_weights: ClassVar[bool] = False  # right only where every client weighs the same
     protects_change: ClassVar[bool] = False  # and nothing else that clients send
     targets: ClassVar[tuple[Target, ...]] = TARGETS  # what may be learnt where it acts

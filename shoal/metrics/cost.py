@@ -82,7 +82,7 @@ def cost(
 
 
 def beside_table_8(measured: dict[str, MethodCost]) -> str:
-    """Our figures beside the printed ones, one line a method; a dash is not printed there."""
+    """Our figures beside the printed ones, one line per method; a dash is not printed there."""
     both = "ours / Table 8"
     lines = [
         f"{'method':<12}{'communication':>20}{'gradients a step':>20}{'storage':>18}",

@@ -59,7 +59,7 @@ class SessionTransition(NamedTuple):
 def transitions(
     accuracy: Sequence[float | None], shifts: Sequence[int], k: int = 10
 ) -> list[SessionTransition]:
-    """One entry a shift after round 0; rounds without a figure, and those from the next shift on,
+    """One entry per shift after round 0; rounds without a figure, and those from the next shift on,
     are left out of the means.
 
     >>> transitions([0.9, 0.9, 0.1, 0.3, 0.5], [2], k=2)
@@ -69,14 +69,17 @@ def transitions(
     out = []
     ends = [*starts[1:], len(accuracy)]
     for start, end in zip(starts, ends, strict=False):
-        after = _mean(accuracy[start : min(start + k, end)])
+        after = mean_of_known(accuracy[start : min(start + k, end)])
         out.append(
-            SessionTransition(start, after, _mean(accuracy[start - 1 : min(start - 1 + k, end)]))
+            SessionTransition(
+                start, after, mean_of_known(accuracy[start - 1 : min(start - 1 + k, end)])
+            )
         )
     return out
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
+def mean_of_known(values: Iterable[float | None]) -> float | None:
+    """The mean of what was measured; None where nothing was."""
     known = [v for v in values if v is not None]
     return sum(known) / len(known) if known else None
 
@@ -145,7 +148,7 @@ def headline(found: Mapping[str, Any], which: Literal["final", "mean", "best"]) 
 
 @dataclass
 class Course:
-    """A few numbers a round, kept while the records go by; ``accuracy`` is the score."""
+    """A few numbers per round, kept while the records go by; ``accuracy`` is the score."""
 
     score: str = "accuracy"
     best_metrics: dict[str, float] = field(default_factory=dict)
@@ -210,7 +213,7 @@ def figures(
     window: int = 10,
     detecting: bool = False,
 ) -> dict[str, Any]:
-    """Final and mean accuracy, what every shift did, and totals; holds a few numbers a round.
+    """Final and mean accuracy, what every shift did, and totals; holds a few numbers per round.
 
     Where a run is judged by another ``score`` than accuracy (``r2``), that is what falls and comes
     back, and keys have its name: ``final_r2``.
@@ -230,7 +233,7 @@ def figures(
     after = {t.round: t for t in transitions(accuracy, list(course.kinds), window)}
     scores = {
         "final": known[-1] if known else None,
-        "mean": sum(known) / len(known) if known else None,
+        "mean": mean_of_known(accuracy),
         "best": max(known) if known else None,
     }
     plain = course.score == "accuracy"
@@ -241,11 +244,11 @@ def figures(
         **({} if plain else {f"{k}_{course.score}": v for k, v in scores.items()}),
         "final_loss": losses[-1] if losses else None,
         "shifts": [course.kinds[s.round] | _shift(s, after[s.round]) for s in shifts],
-        "mean_fall": _figures_mean([s.fall for s in shifts]),
-        "mean_lowest": _figures_mean([s.lowest for s in shifts]),
+        "mean_fall": mean_of_known([s.fall for s in shifts]),
+        "mean_lowest": mean_of_known([s.lowest for s in shifts]),
         "lowest": min((s.lowest for s in shifts if s.lowest is not None), default=None),
-        "mean_rounds_to_recovery": _figures_mean([s.rounds for s in shifts]),
-        "mean_first_rounds": _figures_mean([t.after for t in after.values()]),
+        "mean_rounds_to_recovery": mean_of_known([s.rounds for s in shifts]),
+        "mean_first_rounds": mean_of_known([t.after for t in after.values()]),
         "unrecovered": sum(s.judged and not s.recovered for s in shifts),
         "to_best": to_best(accuracy, course.seconds)._asdict(),
         "totals": course.totals,
@@ -309,8 +312,3 @@ def _shift(shift: Shifted, after: SessionTransition) -> dict[str, Any]:
         "first_rounds": after.after,
         "first_rounds_authors": after.authors,
     }
-
-
-def _figures_mean(values: Iterable[float | None]) -> float | None:
-    known = [v for v in values if v is not None]
-    return sum(known) / len(known) if known else None

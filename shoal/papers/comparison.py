@@ -106,7 +106,7 @@ COLUMNS = ("method", "final %", "mean %", "mean fall", "lowest %", "rounds back"
 
 
 def rows(stories: list[Story]) -> list[tuple[str, ...]]:
-    """One row a method, the best mean accuracy first."""
+    """One row per method, the best mean accuracy first."""
     ranked = sorted(stories, key=lambda s: -(s.figures["mean_accuracy"] or 0.0))
     return [_row(story) for story in ranked]
 

@@ -52,7 +52,7 @@ def verdicts(figures: dict[str, Any], done: int, planned: int | None) -> list[Ve
     found: list[Verdict] = []
     unfinished = planned is not None and done < planned
     if unfinished:
-        found.append(_verdict("bad", f"Not finished: {done:,} of {planned:,} rounds are played."))
+        found.append(_verdict("bad", f"Not finished: {done:,} of {planned:,} rounds are done."))
     found += _level(figures, "Stands" if unfinished else "Ends")
     found += [*_shifts(figures["shifts"]), *_tasks(figures), *_spread(figures)]
     totals = figures["totals"]
@@ -124,8 +124,8 @@ def _spread(figures: dict[str, Any]) -> list[Verdict]:
     return [_verdict("bad" if own["mean"] - own["worst_decile"] > 0.2 else "plain", text)]
 
 
-def percent(value: float) -> str:
-    return f"{100 * value:.1f} %"
+def percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f} %"
 
 
 def _count(number: int, noun: str) -> str:

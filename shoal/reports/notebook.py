@@ -15,6 +15,7 @@ from typing import Any
 from shoal.core.errors import UserError
 from shoal.metrics.figures import headline
 from shoal.reports import plots
+from shoal.reports.findings import percent
 from shoal.reports.page_data import Page, read_page
 from shoal.reports.series import part_names
 from shoal.reports.versus import versus
@@ -44,7 +45,7 @@ def frame(columns: Mapping[str, Sequence[Any]]) -> Any:
 
 
 def rounds_frame(records: Sequence[Record]) -> Any:
-    """One row a round: what was measured, what changed, what parts and tasks had to say.
+    """One row per round: what was measured, what changed, what parts and tasks had to say.
 
     ``shift`` has the kinds of change (None: none), ``cohort`` and ``rejected`` are counts.
     """
@@ -63,7 +64,7 @@ def rounds_frame(records: Sequence[Record]) -> Any:
 
 
 def clients_frame(path: Path) -> Any:
-    """``clients.parquet``: one row a client and round."""
+    """``clients.parquet``: one row per client and round."""
     import pyarrow.parquet as pq
 
     if not path.exists():
@@ -76,7 +77,7 @@ def clients_frame(path: Path) -> Any:
 # A run as a notebook meets it: shown by itself, plotted, turned into a frame.
 
 
-class Faces:
+class RunView:
     """What a run shows of itself."""
 
     @property
@@ -90,7 +91,7 @@ class Faces:
         raise NotImplementedError
 
     def frame(self) -> Any:
-        """One row a round (pandas, or polars where there is no pandas)."""
+        """One row per round (pandas, or polars where there is no pandas)."""
         return rounds_frame(self.records)
 
     def plot_accuracy(self, axes: Any = None) -> Any:
@@ -140,7 +141,7 @@ class Faces:
         return f"<b>{name}</b> ({html.escape(about)})<ul>{verdicts}</ul>{shown}"
 
 
-class Run(Faces):
+class Run(RunView):
     """A run directory, opened for reading: finished, running or killed.
 
     ``Run("runs/a")`` shows itself in a notebook; ``frame()``, ``clients()``, ``plot_accuracy()``,
@@ -177,7 +178,7 @@ class Run(Faces):
         return found
 
     def clients(self) -> Any:
-        """One row a client and round, as a frame."""
+        """One row per client and round, as a frame."""
         return clients_frame(RunDir(self.directory).clients)
 
     def report(self, out: str | Path | None = None) -> Path:
@@ -231,10 +232,10 @@ class Comparison:
     ``Comparison("runs/a", "runs/b")``, or runs and results that are already there.
     """
 
-    def __init__(self, *runs: str | Path | Faces) -> None:
+    def __init__(self, *runs: str | Path | RunView) -> None:
         if not runs:
             raise UserError("a comparison needs at least one run")
-        self.runs: Sequence[Faces] = [r if isinstance(r, Faces) else Run(r) for r in runs]
+        self.runs: Sequence[RunView] = [r if isinstance(r, RunView) else Run(r) for r in runs]
 
     def __repr__(self) -> str:
         return f"Comparison({len(self.runs)} runs)"
@@ -250,7 +251,7 @@ class Comparison:
         return str(self.data["verdict"])
 
     def frame(self) -> Any:
-        """One row a method, the best mean accuracy first."""
+        """One row per method, the best mean accuracy first."""
         groups = self.data["groups"]
         columns = {name: [g[name] for g in groups] for name in COLUMNS}
         columns["seeds"] = [" ".join(str(s) for s in g["seeds"]) for g in groups]
@@ -302,10 +303,6 @@ def _row(rank: int, group: dict[str, Any]) -> str:
         rank,
         group["name"],
         len(group["seeds"]),
-        *map(_percent, (group["mean"], group["final"])),
+        *map(percent, (group["mean"], group["final"])),
     )
     return "<tr>" + "".join(f"<td>{html.escape(str(c))}</td>" for c in cells) + "</tr>"
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.1f} %"

@@ -265,5 +265,5 @@ def _notes(
             "shade is the share that is here."
         )
     if drawn and drawn["asleep"]:
-        notes.append("The timeline shows who belongs; members that sleep are not told apart.")
+        notes.append("The timeline shows who belongs; members that sleep are not marked.")
     return notes

@@ -72,7 +72,7 @@ def plot_accuracy(page: Page, axes: Axes = None) -> Axes:
 
 
 def plot_timeline(page: Page, axes: Axes = None) -> Axes:
-    """Who is here: a row a member (or a run of neighbours), hatched where labels are swapped."""
+    """Who is here: a row per member (or a run of neighbours), hatched where labels are swapped."""
     shown = page["timeline"]
     if shown is None:
         raise UserError("this run's world.json says nothing of members")

@@ -8,7 +8,7 @@ from math import inf, sqrt
 from typing import Any, Literal, NamedTuple
 
 from shoal.core.old_names import OF_MEMBERS
-from shoal.metrics.figures import headline
+from shoal.metrics.figures import headline, mean_of_known
 from shoal.reports.series import rounded
 from shoal.runs.run import ELSEWHERE
 
@@ -312,10 +312,10 @@ def _group(name: str, runs: Sequence[Page]) -> Group:
     totals = [s["totals"] for s in summaries]
 
     def of(key: str) -> float | None:
-        return rounded(_mean([s[key] for s in summaries]), 6)
+        return rounded(mean_of_known([s[key] for s in summaries]), 6)
 
     def judged(which: Literal["mean", "final", "best"]) -> float | None:
-        return rounded(_mean([headline(s, which) for s in summaries]), 6)
+        return rounded(mean_of_known([headline(s, which) for s in summaries]), 6)
 
     return {
         "name": name,
@@ -330,9 +330,9 @@ def _group(name: str, runs: Sequence[Page]) -> Group:
         "fall": of("mean_fall"),
         "lowest": of("mean_lowest"),
         "rounds_back": of("mean_rounds_to_recovery"),
-        "never": rounded(_mean([float(s["unrecovered"]) for s in summaries])),
+        "never": rounded(mean_of_known([float(s["unrecovered"]) for s in summaries])),
         "seconds": of("seconds"),
-        "bytes": _mean([float(t["bytes_up"] + t["bytes_down"]) for t in totals]),
+        "bytes": mean_of_known([float(t["bytes_up"] + t["bytes_down"]) for t in totals]),
         "scored_on": runs[0]["scored_on"],
         "unfinished": sum(r["state"] != "finished" for r in runs),
         **_band(runs),
@@ -343,7 +343,7 @@ def _metrics(summaries: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
     """Final figures of further metrics, means over seeds."""
     names = {name: None for s in summaries for name in s.get("metrics") or {}}
     found = {n: [(s.get("metrics") or {}).get(n) for s in summaries] for n in names}
-    return {name: rounded(_mean(values), 6) for name, values in found.items()}
+    return {name: rounded(mean_of_known(values), 6) for name, values in found.items()}
 
 
 def _band(runs: Sequence[Page]) -> dict[str, Any]:
@@ -353,7 +353,7 @@ def _band(runs: Sequence[Page]) -> dict[str, Any]:
     curves = [dict(zip(r["x"], r["series"][key]["mean"], strict=True)) for r in runs]
     x = sorted({round for curve in curves for round in curve})
     columns = [[c[r] for c in curves if c.get(r) is not None] for r in x]
-    band: dict[str, Any] = {"mean": [rounded(_mean(c)) for c in columns]}
+    band: dict[str, Any] = {"mean": [rounded(mean_of_known(c)) for c in columns]}
     if len(runs) > 1:
         band["low"] = [min(c) if c else None for c in columns]
         band["high"] = [max(c) if c else None for c in columns]
@@ -365,7 +365,7 @@ def _versus_verdict(groups: Sequence[Group], pairs: Sequence[Mapping[str, Any]])
     if len(groups) < 2:
         return "All runs are repetitions of one config."
     if groups[0]["mean"] is None:
-        return "Accuracy was not measured, so nobody is ahead."
+        return "Accuracy was not measured, so none is ahead."
     of = groups[0]["of"]
     first = groups[0]["name"]
     mine = [p for p in pairs if p["a"] == first and p["of"] == "mean"]
@@ -409,14 +409,9 @@ def _notes(groups: Sequence[Group], apart: Sequence[Mapping[str, str]]) -> list[
     cut = sum(g["unfinished"] for g in groups)
     if cut:
         notes.append(
-            f"{cut} of the runs are not finished; pairs are compared on rounds both played."
+            f"{cut} of the runs are not finished; pairs are compared on rounds that both have."
         )
     return notes
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [v for v in values if v is not None]
-    return sum(known) / len(known) if known else None
 
 
 def _or_low(value: float | None) -> float:

@@ -37,26 +37,28 @@ _SERIALS = count()  # no two files of a process share a name, so what is open is
 
 
 @dataclass(frozen=True, eq=False)
-class Form:
+class StateShape:
     """What memories of one kind look like: a tree of places, and bytes and device of each place."""
 
     places: Memories  # numbers 0, 1, ... where tensors are
     sizes: tuple[int, ...]
     device: str
 
-    def without(self, part: int) -> Form:
+    def without(self, part: int) -> StateShape:
         """The same with one part's memory forgotten; the others keep their places."""
-        return Form((*self.places[:part], None, *self.places[part + 1 :]), self.sizes, self.device)
+        return StateShape(
+            (*self.places[:part], None, *self.places[part + 1 :]), self.sizes, self.device
+        )
 
     @property
     def nbytes(self) -> int:
         return sum(self.sizes[place] for place in tree.leaves(self.places))
 
 
-_FORMS: dict[tuple[str, tuple[int, ...], str], Form] = {}
+_FORMS: dict[tuple[str, tuple[int, ...], str], StateShape] = {}
 
 
-def form_of(memories: Memories) -> Form:
+def shape_of(memories: Memories) -> StateShape:
     """One object for all clients whose memories look the same."""
     found = tree.leaves(memories)
     device = str(found[0].device) if found else "cpu"
@@ -64,7 +66,7 @@ def form_of(memories: Memories) -> Form:
     kind = str(encode_tree(memories, lambda _: "*", name=repr))  # equal tuples of two types are two
     key = (kind, sizes, device)
     if key not in _FORMS:
-        _FORMS[key] = Form(tree.rebuild(memories, range(len(found))), sizes, device)
+        _FORMS[key] = StateShape(tree.rebuild(memories, range(len(found))), sizes, device)
     return _FORMS[key]
 
 
@@ -90,7 +92,7 @@ class OnDisk:
 
     __slots__ = ("file", "first", "form")
 
-    def __init__(self, file: SpillFile, first: int, form: Form) -> None:
+    def __init__(self, file: SpillFile, first: int, form: StateShape) -> None:
         self.file, self.first, self.form = file, first, form
 
     def load(self) -> Memories:
@@ -123,9 +125,9 @@ class Folder:
         """One file with the memories of several clients."""
         serial = next(_SERIALS)
         held: dict[str, Tensor] = {}
-        firsts: list[tuple[int, Form]] = []
+        firsts: list[tuple[int, StateShape]] = []
         for memories in many:
-            firsts.append((len(held), form_of(memories)))
+            firsts.append((len(held), shape_of(memories)))
             for leaf in tree.leaves(memories):
                 held[name_of(serial, len(held))] = leaf.detach().cpu().contiguous().clone()
         path = self._made() / f"memories-{serial:08d}.safetensors"

@@ -105,7 +105,7 @@ def scored(
     wanted = {name: data for name, data in tests.items() if name.startswith(("task ", "ahead "))}
     alone = rows in OF_MEMBERS
     by_task = rows == "test_by_task" and any(name.startswith("task ") for name in wanted)
-    sets = wanted if alone or by_task else {**wanted, "main": main_set}  # what nobody reads is left
+    sets = wanted if alone or by_task else {**wanted, "main": main_set}  # no others are read
     found = evaluate_sets(settings.task, model, sets)
     tasks = {name: s for name, s in found.items() if name.startswith("task ")}
     record: dict[str, Any] = {}
@@ -125,11 +125,7 @@ def scored(
     if ahead:
         before = evaluate_sets(settings.task, federation.initial, ahead)
         record["ahead"] = {
-            f"task {name.split()[1]}": {
-                "accuracy": found[name].accuracy,
-                "untrained": before[name].accuracy,
-            }
-            for name in ahead
+            f"task {name.split()[1]}": _ahead(found[name], before[name]) for name in ahead
         }
     if metrics:
         said = outputs_of(settings.task, model, main_set)
@@ -141,6 +137,11 @@ def scored(
         if lower := lower_is_better(metrics):
             record["lower"] = lower
     return record
+
+
+def _ahead(now: Scores, untrained: Scores) -> dict[str, float | None]:
+    """Of a task that is still to come."""
+    return {"accuracy": now.accuracy, "untrained": untrained.accuracy}
 
 
 def _of_next_period(settings: Settings, moment: Moment, model: Model, most: int) -> dict[str, Any]:

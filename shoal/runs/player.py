@@ -104,7 +104,7 @@ class Player:
         world = self.plan.world
         moment = world.at(round)
         if not len(moment.members):
-            raise UserError(f"world: nobody is there in round {round}")
+            raise UserError(f"world: no member is there in round {round}")
         before = world.at(round - 1) if round else None
         local = self._local(moment)
         report = play_round(self.federation, self.settings, moment, self.engine, before)
@@ -303,7 +303,7 @@ def round_to(seconds: float) -> float:
 def _with_accuracy(
     trained: list[ClientReport], accuracy: dict[int, float | None]
 ) -> list[ClientReport]:
-    """What clients did, and how well members are served; one row a client and model."""
+    """What clients did, and how well members are served; one row per client and model."""
     known = {int(c): a for c, a in accuracy.items() if a is not None}
     rows = [c._replace(accuracy=known.get(c.client, math.nan)) for c in trained]
     idle = sorted(set(known) - {c.client for c in trained})

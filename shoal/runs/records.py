@@ -77,7 +77,7 @@ def _record(line: bytes) -> Record | None:
     return record if isinstance(record, dict) and isinstance(record.get("round"), int) else None
 
 
-class Tail:
+class GrowingRecords:
     """All rounds of one run so far; each call of :meth:`read` takes in what is new.
 
     Resuming cuts the file back and writes the rounds again, which may happen between two looks

@@ -28,8 +28,8 @@ from shoal.worlds.changes.stages import (
 )
 from shoal.worlds.held_out import hold_out
 from shoal.worlds.members.availability import CHECKED, read_available
-from shoal.worlds.members.holdings import Parts, complete_partition, member_names, read_holders
-from shoal.worlds.members.membership import Membership, churn, read_flow, still
+from shoal.worlds.members.holdings import Parts, complete_partition, member_names, read_population
+from shoal.worlds.members.membership import Membership, churn, read_poisson, still
 from shoal.worlds.members.population import group_labels, natural_clients
 from shoal.worlds.members.population import names as partitions
 from shoal.worlds.spec import CHURN, KEYS, Reader, read_world
@@ -78,7 +78,7 @@ def assemble(
     if held_out is not None and not 0.0 < held_out < 1.0:
         raise UserError(f"held_out is {held_out!r}; it must be above 0 and below 1, or None.")
     table = read_timetable(reader, dataset)
-    holders = read_holders(reader, dataset, seed, table.listed)
+    holders = read_population(reader, dataset, seed, table.listed)
     members, names = holders.members, member_names(dataset, holders)
     plan = read_plan(reader, classes)
     membership = still(members)
@@ -194,7 +194,7 @@ def _flow(reader: Reader, members: int, plan: StagePlan, seed: int) -> Membershi
         if key != "poisson" and reader.given(key):
             reader.bad(key, "left out when 'poisson' says who comes and goes")
     rounds = reader.whole("rounds", plan.rounds or None)
-    return read_flow(reader.raw("poisson"), members, rounds, seed)
+    return read_poisson(reader.raw("poisson"), members, rounds, seed)
 
 
 def _check_reached(world: Composed) -> None:
@@ -203,7 +203,7 @@ def _check_reached(world: Composed) -> None:
         return
     for round in range(world.rounds):
         if not len(world.here(round)):
-            raise UserError(f"available lets nobody be reached in round {round}; use a larger "
+            raise UserError(f"available: no member can be reached in round {round}; use a larger "
                             f"share, other traces or more members.")  # fmt: skip
 
 

@@ -115,8 +115,8 @@ def lay_dates(
         available = WithRows(arrivals, arrivals.amounts(come) > 0, available)
     nobody = np.flatnonzero(~here.any(1))
     if len(nobody):
-        raise UserError(f"members of {reader.what}: nobody is there in round {nobody[0]}; let "
-                        f"somebody stay, or end the run before.")  # fmt: skip
+        raise UserError(f"members of {reader.what}: no member is there in round {nobody[0]}; let "
+                        f"members stay, or end the run before.")  # fmt: skip
     return Dates(sessions_of(here, names), available, tuple(notes))
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from shoal.worlds.changes.arrivals import Arrivals
 from shoal.worlds.changes.stages import stage_at
-from shoal.worlds.members.ids import Spans, ids_of, spread
+from shoal.worlds.members.ids import MemberRanges, ids_of, spread
 from shoal.worlds.world import Composed
 
 # ---- moving --------------------------------------------------------------------------------------
@@ -151,12 +151,12 @@ def stretches(world: Composed) -> list[str]:
 
 def _classes(labels: Sequence[int]) -> str:
     """``0-4 7``."""
-    found = Spans(range(c, c + 1) for c in labels).pairs
+    found = MemberRanges(range(c, c + 1) for c in labels).pairs
     return " ".join(str(a) if b == a + 1 else f"{a}-{b - 1}" for a, b in found)
 
 
 def events(world: Composed) -> list[str]:
-    """One line a shift."""
+    """One line per shift."""
     lines = [
         _fit(
             f"{s.round:>6}  {_date(world, s.round)}{'announced' if s.announced else 'hidden':<10}"
@@ -165,9 +165,9 @@ def events(world: Composed) -> list[str]:
         for s in world.shifts.values()
     ]
     if not lines and world.stream is not None:
-        return ["nothing changes but the rows, and nobody is told of that"]
+        return ["nothing changes but the rows, and no method is told"]
     if not lines and world.available is not None:
-        return ["nothing changes but who can be reached, and nobody is told of that"]
+        return ["nothing changes but who can be reached, and no method is told"]
     return _some(lines) if lines else ["nothing ever changes"]
 
 

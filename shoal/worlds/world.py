@@ -24,7 +24,7 @@ from shoal.worlds.changes.stages import Stage, Stream, shifts, stage_at
 from shoal.worlds.held_out import portion
 from shoal.worlds.members.availability import Availability
 from shoal.worlds.members.ids import MemberIds, Recent, ids_of, pairs, spread
-from shoal.worlds.members.membership import Flow, Membership
+from shoal.worlds.members.membership import Membership, SessionMembers
 from shoal.worlds.members.population import Labels, Rows
 from shoal.worlds.periods import Periods
 
@@ -389,7 +389,7 @@ def _calendar(world: Composed) -> dict[str, Any]:
 def _sessions(world: Composed) -> list[dict[str, Any]]:
     """Members of each session; of random arrivals and departures, only who came and left."""
     starts, present = world.membership.starts, world.membership.present
-    if isinstance(present, Flow):
+    if isinstance(present, SessionMembers):
         return [{"start": start, **present.saved(s)} for s, start in enumerate(starts)]
     return [{"start": starts[s], "members": pairs(present[s])} for s in range(len(starts))]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +12,11 @@ from typing import Any
 import pytest
 import yaml
 from small_runs import stateful
+from typer.main import get_command
 
 from shoal import __version__
-from shoal.cli import call
+from shoal.cli import app, call
+from shoal.cli.app import with_help
 from shoal.data import dataset
 
 DIGITS: dict[str, Any] = {
@@ -146,6 +149,23 @@ def test_a_corrupt_checkpoint(
     (shard,) = (out / "checkpoint").glob("*/shard-00000.safetensors")
     shard.write_bytes(shard.read_bytes()[:-1])
     assert "wrong checksum" in refused(capsys, "resume", out)
+
+
+def test_a_mistyped_command_gets_one_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(["rn"]) == 2
+    assert capsys.readouterr().err.count("Did you mean") == 1
+
+
+def test_help_says_what_every_option_and_argument_is() -> None:
+    """Help is read as markup, which swallows what stands in square brackets."""
+    commands, found = [with_help(get_command(app))], []
+    for one in commands:
+        commands += getattr(one, "commands", {}).values()
+        shown = [p for p in one.params if not p.hidden]
+        found += [
+            f"{one.name} {p.name}" for p in shown if not p.help or re.search(r"\[[a-z]", p.help)
+        ]
+    assert len(commands) > 25 and not found
 
 
 def test_methods(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 
 from shoal.cli import call
 from shoal.config import load
+from shoal.config.messages import required
 from shoal.config.reference import json_schema, keys
 from shoal.config.schema import Config
 from shoal.data.sources import load as load_data
@@ -125,13 +126,15 @@ def test_one_mark_among_numbers_is_a_missing_value() -> None:
 
 def test_keys_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
     assert call(["config", "local.lr"]) == 0
-    assert capsys.readouterr().out == "local.lr must be a number above 0.\nDefault: 0.05\n"
+    told = "local.lr: the learning rate.\nIt must be a number above 0.\nDefault: 0.05\n"
+    assert capsys.readouterr().out == told
     assert call(["config"]) == 0
     listed = capsys.readouterr().out
     for key, field in keys():
-        assert field.description, f"{key} has no words"
+        assert field.title and required(field), f"{key} has no words"
         assert f"\n{key} " in f"\n{listed}"
-    for key, says in (("local.rat", "did you mean"), ("data.y", "shoal data info NAME")):
+    hints = {"local.rat": "did you mean", "lr": "'local.lr'", "data.y": "shoal data info NAME"}
+    for key, says in hints.items():
         assert call(["config", key]) == 2
         assert says in capsys.readouterr().err
 
@@ -144,5 +147,8 @@ def test_the_schema_knows_every_key(capsys: pytest.CaptureFixture[str]) -> None:
     local = schema["$defs"]["LocalTraining"]
     inner = {k.split(".")[1] for k, _ in keys() if k.startswith("local.") and k.count(".") == 1}
     assert set(local["properties"]) == inner
+    assert local["properties"]["epochs"]["description"] == (
+        "passes over a client's rows per round: a whole number of at least 1"
+    )
     assert local["additionalProperties"] is False, "editors mark unknown keys"
     assert TypeAdapter(Config).json_schema()["properties"].keys() == schema["properties"].keys()

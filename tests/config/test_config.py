@@ -68,7 +68,7 @@ def test_a_complete_config_means_itself(tmp_path: Path) -> None:
         ({"participation": 1.5}, "participation must be"),
         ({"local": {"lr": -1}}, "local.lr must be a number above 0, not -1"),
         ({"local": {"lr": float("nan")}}, "local.lr must be a number above 0"),
-        ({"local": 3}, "local must be settings of local training, not 3"),
+        ({"local": 3}, "local must be a mapping of settings, not 3"),
         ({"method": 3}, "method must be a method's name"),
         ({"method": "fedprx"}, "did you mean 'fedprox'?"),
         ({"method": {"fedprox": {"mo": 1}}}, "did you mean 'mu'?"),

@@ -115,7 +115,7 @@ def test_devices_that_are_not_there(device: str) -> None:
 
 
 def test_a_problem_stays_on_the_cpu(device: str) -> None:
-    with pytest.raises(UserError, match="device: a problem is played on the cpu, not on"):
+    with pytest.raises(UserError, match="device: a problem runs on the cpu, not on"):
         build(from_mapping({"problem": "quadratic", "device": device}))
 
 

@@ -83,8 +83,8 @@ def test_evaluation_is_in_the_same_precision() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"precision": "float16"}, "precision must be float32, or bfloat16"),
-        ({"precision": "bfloat16", "problem": "quadratic"}, "a problem is played in float64"),
+        ({"precision": "float16"}, "precision must be float32 or bfloat16"),
+        ({"precision": "bfloat16", "problem": "quadratic"}, "a problem runs in float64"),
         (
             config("cpu", "cnn", precision="bfloat16", method="fedcil"),
             "trains a network of its own making",

@@ -120,7 +120,7 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert said.count("\n") == 1 and not Path(out).exists()
     assert call(["run", str(path), "-o", out, "--set", "local.last_batch=merge"]) == 0
     assert call(["run", str(path), "-o", out + "b", "--set", "local.last_batch=none"]) == 2
-    assert "local.last_batch must be keep, drop or merge (" in capsys.readouterr().err
+    assert "local.last_batch must be keep, drop or merge, not" in capsys.readouterr().err
 
 
 def test_the_shortest_batch_by_hand() -> None:

@@ -122,13 +122,13 @@ def test_yaml(case: str, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
 @pytest.mark.timeout(60)
 def test_yaml_of_others_runs(case: str, tmp_path: Path, capsys: Any) -> None:
     """A run directory that somebody sent: its report, its line in the list of runs."""
-    from shoal.reports.watch.runs import read_facts
+    from shoal.reports.watch.runs import read_info
     from shoal.runs.directory import RunDir
 
     where = played(tmp_path)
     where.config.write_text(YAMLS[case])
     where.summary.unlink()
-    assert read_facts(RunDir(where.path)).method == "?"
+    assert read_info(RunDir(where.path)).method == "?"
     refused(["report", str(where.path)], capsys)
     refused(["resume", str(where.path)], capsys)
 

@@ -93,7 +93,7 @@ def test_a_run_that_cannot_be_played_is_told_and_the_rest_goes_on(
     out = tmp_path / "out"
     assert call(["reproduce", str(recipe), "-o", str(out), "--workers", "1", "--seeds", "0"]) == 0
     said = capsys.readouterr()
-    assert "not run: participation: 9 members a round were asked for" in said.err
+    assert "not run: participation: 9 members per round are wanted" in said.err
     assert [bool(r["ours"]) for r in rows(out)] == [True, True, False, False]
 
 

@@ -113,7 +113,7 @@ def test_a_log_that_is_still_being_written(tmp_path: Path) -> None:
 def test_an_unfinished_run_says_so(tmp_path: Path) -> None:
     page = read_page(made_run(tmp_path / "a", rounds=15, finished=False))
     assert page["state"] == "unfinished"
-    assert page["verdicts"][0]["text"] == "Not finished: 15 of 40 rounds are played."
+    assert page["verdicts"][0]["text"] == "Not finished: 15 of 40 rounds are done."
 
 
 def test_no_rounds_yet(tmp_path: Path) -> None:

@@ -254,7 +254,7 @@ def test_errors_of_dated_worlds(change: dict[str, Any], words: tuple[str, ...]) 
         ("member,from,until\nBath,0,3\n", ("column 'until'",)),
         ("name,from,to\nBath,0,3\n", ("column 'name'",)),
         ("member,from,to\nBath,0,3,4\n", ("row 1", "more columns")),
-        ("member,from,to\nBath,1,3\n", ("nobody is there in round 0",)),
+        ("member,from,to\nBath,1,3\n", ("no member is there in round 0",)),
     ],
 )
 def test_errors_of_member_tables(tmp_path: Path, text: str, words: tuple[str, ...]) -> None:

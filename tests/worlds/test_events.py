@@ -235,7 +235,7 @@ def test_late_labels_in_the_midst_of_domains_and_groups() -> None:
         ({"name": "classes", "members": 4, "unseen": {"labels": [1], "from": 3}},
          ("unseen", "classes")),
         ({"name": "static", "members": 2, "rounds": 40, "available":
-          {"name": "diurnal", "share": 0.01}}, ("nobody", "round")),
+          {"name": "diurnal", "share": 0.01}}, ("no member", "round")),
         ({"name": "churn", "members": 4, "rounds": 9}, ("rounds", "poisson")),
     ],
 )  # fmt: skip

@@ -10,7 +10,7 @@ from worlds.specs import EXAMPLES
 from shoal.core.errors import UserError
 from shoal.data.sources import load
 from shoal.worlds import build
-from shoal.worlds.members.ids import Spans, pairs
+from shoal.worlds.members.ids import MemberRanges, pairs
 
 DIGITS = load("digits")
 
@@ -19,7 +19,7 @@ DIGITS = load("digits")
 def test_spans_are_the_sorted_union(given: list[tuple[int, int]]) -> None:
     ranges = [range(a, a + n) for a, n in given]
     plain = sorted({m for r in ranges for m in r})
-    spans = Spans(ranges)
+    spans = MemberRanges(ranges)
     assert list(spans) == plain and len(spans) == len(plain)
     assert [spans[i] for i in range(len(plain))] == plain
     assert spans[1:4] == plain[1:4]

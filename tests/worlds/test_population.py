@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ from shoal.core.errors import UserError
 from shoal.core.types import Pool
 from shoal.data.sources import Dataset, load
 from shoal.worlds import build
-from shoal.worlds.members.population import codes_of
+from shoal.worlds.members.population import codes_of, names, options_of
 
 DIGITS = load("digits")
 
@@ -32,6 +34,14 @@ def test_natural_clients() -> None:
     assert world.members == 5 and data.group is not None
     for member in range(5):
         assert set(data.group[world.train(member, 0).rows].tolist()) == {member}
+
+
+def test_the_tutorial_lists_every_partition_with_its_options() -> None:
+    page = Path(__file__).parents[2] / "docs" / "tutorials" / "own_world.md"
+    table = page.read_text().partition("| partition |")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| `(\w+)` \|.*\| (.*) \|$", table, re.MULTILINE)
+    listed = {name: re.findall(r"`(\w+)`", options) for name, options in rows}
+    assert listed == {name: options_of(name) for name in names()}
 
 
 def test_data_without_classes() -> None:

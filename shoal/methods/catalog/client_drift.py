@@ -91,7 +91,7 @@ def continuous(
     P: Whole = 1,
     first_session: Literal["initial", "latest"] = "latest",
 ) -> Method:
-    """Continuous: FedAvg that distils the previous session's model (paper 1's baseline)."""
+    """Continuous: FedAvg that distils the previous session's model (DynamicInit's baseline)."""
     teacher = SessionTeacher(mode=mode, kappa=kappa, teacher_init=teacher_init)
     start = SessionStart(strategy="previous", P=P, first_session=first_session)
     return Method("continuous", (teacher, start))

@@ -46,7 +46,7 @@ def dynamic_init(
     keep: Count | None = None,
     on: Hears = ("members",),
 ) -> Method:
-    """DynamicInit: sessions start from a similarity-weighted mix of past models (paper 1)."""
+    """DynamicInit: sessions start from a similarity-weighted mix of past models."""
     part = SessionStart(
         P=P,
         V=V,
@@ -63,14 +63,14 @@ def dynamic_init(
 
 @entry
 def previous(P: Whole = 1, first_session: Literal["initial", "latest"] = "latest") -> Method:
-    """Previous: a session starts from the model that ended the one before (paper 1's baseline)."""
+    """Previous: a session starts from the last model of the one before (DynamicInit's baseline)."""
     part = SessionStart(strategy="previous", P=P, first_session=first_session)
     return Method("previous", (part,), base=False)
 
 
 @entry
 def average(P: Whole = 1, first_session: Literal["initial", "latest"] = "latest") -> Method:
-    """Average: a session starts from the mean of past sessions' models (paper 1's baseline)."""
+    """Average: a session starts from the mean of past sessions' models (DynamicInit's baseline)."""
     part = SessionStart(strategy="average", P=P, first_session=first_session)
     return Method("average", (part,), base=False)
 
@@ -81,7 +81,7 @@ def fedinit(
     aggregate: Literal["model", "update"] = "model",
     unseen: Literal["initial", "global"] = "initial",
 ) -> Method:
-    """FedInit: each client starts a little away from its last local model (paper 2)."""
+    """FedInit: each client starts a little away from its last local model (Sun et al. 2023)."""
     part = RelaxedStart(beta=beta, aggregate_as=aggregate, unseen=unseen)
     return Method("fedinit", (part,), "equal", base=False)
 
@@ -99,7 +99,7 @@ def flash(
     v_init: AtLeast0 = 0.0,
     disparity: Literal["moment", "v"] = "moment",
 ) -> Method:
-    """FLASH: early-stopped clients and a drift-aware server optimiser (paper 3).
+    """FLASH: early-stopped clients and a drift-aware server optimiser (Panchal et al. 2023).
 
     ``base`` is the optimiser that the drift-aware term goes into; ``beta1`` is 0.9, and 0 for
     ``adagrad``.
@@ -122,7 +122,7 @@ def flash(
 
 @entry
 def early_stop(gamma: Extended = 0.04, l0: Literal["received", "inf"] = "received") -> Method:
-    """FLASH's client rule for any method: stop when another epoch no longer pays (paper 3)."""
+    """FLASH's client rule for any method: stop when another epoch no longer pays."""
     return Method("early_stop", (EarlyStop(gamma=gamma, l0=l0),), base=False)
 
 
@@ -133,7 +133,7 @@ def special(
     new_rows: Literal["free", "anchored"] = "free",
     on: Hears = ("domain", "classes"),
 ) -> Method:
-    """SPECIAL: a server-side proximal anchor against forgetting (paper 4).
+    """SPECIAL: a server-side proximal anchor against forgetting.
 
     ``lam: 0`` is FedAvg with server rate 1/i; with ``decay_rate: false`` as well, FedAvg.
     """
@@ -149,7 +149,7 @@ def special_c(
     new_rows: Literal["free", "anchored"] = "free",
     on: Hears = ("domain", "classes"),
 ) -> Method:
-    """SPECIAL-C: the same anchor on the clients (paper 4)."""
+    """SPECIAL-C: the same anchor on the clients."""
     part = ClientAnchor(
         lam=lam, every=every, decay_rate=decay_rate, new_rows=new_rows, on=tuple(on)
     )
@@ -168,7 +168,7 @@ def fedagg(
     phi: Literal["probe", "history", "literal"] = "probe",
     scale: Literal["step", "epoch"] = "step",
 ) -> Method:
-    """FedAgg: adaptive client rates from mean-field estimates (paper 5).
+    """FedAgg: adaptive client rates from mean-field estimates.
 
     ``phi`` says where the mean-field terms come from: a probe pass every round, the round before
     (``history``), or Algorithm 1 as printed, once before training (``literal``). ``scale: epoch``

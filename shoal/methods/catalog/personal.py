@@ -103,7 +103,7 @@ def oracle(
     tau: Above0 = 1e-3,
     v_init: AtLeast0 | None = None,
 ) -> Method:
-    """Oracle: one FedYogi model a concept, served by concept (paper 3's upper bound)."""
+    """Oracle: one FedYogi model per concept, for members of that concept (FLASH's upper bound)."""
     yogi = fedyogi(eta_g=eta_g, beta1=beta1, beta2=beta2, tau=tau, v_init=v_init)
     return Method("oracle", (ModelPerConcept(), *yogi.parts))
 

@@ -79,7 +79,7 @@ def detect_disparity(threshold: Threshold = 2.0, beta2: Below1 = 0.9, least: Cou
 def measure_divergence(
     of: Literal["models", "uploads"] = "models", everybody: bool = False
 ) -> Method:
-    """FedInit's divergence of local models, reported each round; changes nothing (paper 2).
+    """FedInit's divergence of local models, reported each round; changes nothing.
 
     ``everybody`` keeps one vector per client, so that ``divergence_all`` is reported with every
     method; FedInit keeps it anyway. ``of: uploads`` is what version 0.1 measured.

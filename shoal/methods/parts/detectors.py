@@ -23,7 +23,7 @@ from shoal.methods.view import ServerView, View
 
 @dataclass(frozen=True, kw_only=True)
 class LossWatch(Part):
-    """Watches one number a round: the clients' mean ``loss`` of the received model, or the mean
+    """Watches one number per round: the clients' mean ``loss`` of the received model, or the mean
     ``norm`` of their displacements, weighted as the average is.
 
     The loss is over the first ``rows`` of a client's training rows, before it trains; it goes up
@@ -76,7 +76,7 @@ class PageHinkley(LossWatch):
     Parameters: ``threshold`` (1.0, for losses), ``delta`` (0.005), ``alpha`` (0.9999),
     ``least`` (10 rounds).
 
-    Deviations: one number a round, the mean over clients, instead of one a sample.
+    Deviations: one number per round, the mean over clients, instead of one per sample.
     """
 
     threshold: float = 1.0
@@ -383,7 +383,7 @@ class UploadSpread(Part):
 @dataclass(frozen=True, kw_only=True)
 class TrainingLoss(Part):
     """Reports ``train_loss``: the received model's mean loss on the participants' training rows,
-    weighted as the average is. Changes nothing, and costs one pass without gradients a client.
+    weighted as the average is. Changes nothing, and costs one pass without gradients per client.
 
     Deviations: no paper; FedAgg and FedInit draw the global model's training loss.
     """

@@ -290,7 +290,7 @@ def _doubled(state: Assignments) -> Assignments:
 
 
 # ---- concept models ------------------------------------------------------------------------------
-# One global model a concept, for somebody who knows the concepts.
+# One global model per concept, where concepts are known.
 
 
 @dataclass(frozen=True, kw_only=True)

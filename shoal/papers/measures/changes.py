@@ -124,7 +124,7 @@ def epochs_spent(run: RunFiles) -> float | None:
 def mean_epochs(
     run: RunFiles, *, first: int = 0, rounds: int = 20, after: bool = False
 ) -> float | None:
-    """Mean local epochs a client over some rounds, counted from the start or (``after``) from the
+    """Mean local epochs per client over some rounds, counted from the start or (``after``) from the
     drift; ``first`` may be negative then."""
     found = drifts(run)
     if after and not found:

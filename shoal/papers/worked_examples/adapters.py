@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from shoal.core.errors import UserError
 from shoal.core.task import ModuleTask
 from shoal.core.types import ClientData, Model, Pool
-from shoal.core.world_protocol import Moment
+from shoal.core.world_protocol import Moment, TrainingOnly
 from shoal.engines.client_round import ClientProgram
 from shoal.methods.adapter_rules import CombinedProducts, Ranks, with_rule
 from shoal.methods.method import Method
@@ -36,7 +36,7 @@ RULES = ("plain", "ffa", "stack", "svd")
 
 
 @dataclass(frozen=True)
-class Matrices:
+class Matrices(TrainingOnly):
     """Client i has loss ``|W - T_i|^2 / 2``: rows are the unit vectors and the columns of T_i."""
 
     targets: Tensor  # [clients, out, in]
@@ -54,18 +54,6 @@ class Matrices:
         y = self.targets[client].t()
         x = torch.eye(len(y), dtype=y.dtype)
         return ClientData(Pool(x, y), torch.arange(len(y)), y, self.counts[client])
-
-    def block(self, client: int, round: int) -> int:
-        return 0
-
-    def validation(self, client: int, round: int) -> ClientData | None:
-        return None
-
-    def tests(self, round: int) -> dict[str, ClientData]:
-        return {}
-
-    def saved(self) -> dict[str, Any]:
-        return {}
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from shoal.core.files import dump_yaml, write_text
 from shoal.reports.loggers.follow import MARKER, Source, flat
 
 # ---- csv file ------------------------------------------------------------------------------------
-# One CSV file: a row a round, a column a figure.
+# One CSV file: a row per round, a column per figure.
 
 
 class CsvFile:

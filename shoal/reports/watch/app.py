@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from shoal.core.errors import UserError
 from shoal.core.files import asset, dump_json
 from shoal.reports import html
-from shoal.reports.watch.runs import NotShownError, Runs, Stamp
+from shoal.reports.watch.runs import FileStamps, NotShownError, Runs
 
 # ---- door ----------------------------------------------------------------------------------------
 # Who may come in: a token where others can reach the page, and no foreign names for this host.
@@ -101,7 +101,7 @@ def _cookie(headers: Headers) -> str:
 
 EVERY = 0.5  # seconds between two looks at the folder
 BEAT = 15.0  # seconds after which an idle connection hears something
-Look = Callable[[], dict[str, Stamp]]
+Look = Callable[[], dict[str, FileStamps]]
 
 
 async def _pause() -> None:

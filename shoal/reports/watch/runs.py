@@ -23,7 +23,7 @@ from shoal.reports.members import members
 from shoal.reports.page_data import Page, make_page, pools
 from shoal.reports.versus import versus
 from shoal.runs.directory import RunDir
-from shoal.runs.records import Record, Tail, last_records
+from shoal.runs.records import GrowingRecords, Record, last_records
 
 # ---- pace ----------------------------------------------------------------------------------------
 # How far a run is, how long it will take, and whether it is still alive.
@@ -76,7 +76,7 @@ SKIPPED = ("checkpoint", "logs")
 Seen = tuple[int, int]  # time of change and size; zeros for what is not there
 
 
-class Stamp(NamedTuple):
+class FileStamps(NamedTuple):
     """Changes when the run does."""
 
     rounds: Seen
@@ -113,9 +113,9 @@ def _walk(path: Path, name: str, depth: int) -> Iterator[tuple[str, Path]]:
             yield from _walk(path / child.name, inner, depth - 1)
 
 
-def stamp(where: RunDir) -> Stamp:
+def stamp(where: RunDir) -> FileStamps:
     """What ``where`` looks like now, without opening a file."""
-    return Stamp(seen(where.rounds), seen(where.summary), seen(where.config))
+    return FileStamps(seen(where.rounds), seen(where.summary), seen(where.config))
 
 
 def seen(path: Path) -> Seen:
@@ -133,7 +133,7 @@ def seen(path: Path) -> Seen:
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where it was built
 
 
-class Facts(NamedTuple):
+class RunInfo(NamedTuple):
     """What files say; the same as long as the stamp is."""
 
     method: str
@@ -161,7 +161,7 @@ class RunRow(NamedTuple):
     changed: float  # seconds since the epoch
 
 
-def run_row(name: str, facts: Facts, seen: Stamp) -> RunRow:
+def run_row(name: str, facts: RunInfo, seen: FileStamps) -> RunRow:
     changed = max(part[0] for part in seen) / 1e9
     now = state(facts.finished, facts.recent, time.time() - changed)
     left = seconds_left(facts.recent, facts.done, facts.planned) if now == "running" else None
@@ -180,15 +180,15 @@ def run_row(name: str, facts: Facts, seen: Stamp) -> RunRow:
     )
 
 
-def read_facts(where: RunDir) -> Facts:
+def read_info(where: RunDir) -> RunInfo:
     """From ``summary.json`` where there is one, else from the config and the world."""
     recent = last_records(where.rounds)
     try:
         done = json.loads(where.summary.read_text(encoding="utf-8"))
-        return Facts(str(done["method"]), done["seed"], int(done["rounds"]), True, recent)
+        return RunInfo(str(done["method"]), done["seed"], int(done["rounds"]), True, recent)
     except (OSError, ValueError, KeyError, TypeError):
         pass  # not finished, or somebody else's idea of a summary
-    return Facts(*_method_and_seed(where), _planned(where), where.finished, recent)
+    return RunInfo(*_method_and_seed(where), _planned(where), where.finished, recent)
 
 
 def _method_and_seed(where: RunDir) -> tuple[str, Any]:
@@ -253,12 +253,12 @@ class Runs:
             raise UserError(f"{root} is no directory; give the folder that holds your runs")
         self.root = root
         self._lock = threading.Lock()
-        self._facts = Unchanged[Facts]()
-        self._tails: OrderedDict[str, Tail] = OrderedDict()
+        self._facts = Unchanged[RunInfo]()
+        self._tails: OrderedDict[str, GrowingRecords] = OrderedDict()
         self._pages = Unchanged[Page | None]()
         self._members = Unchanged[Any]()
 
-    def stamps(self) -> dict[str, Stamp]:
+    def stamps(self) -> dict[str, FileStamps]:
         """What every run looks like now."""
         return {name: stamp(where) for name, where in find_runs(self.root).items()}
 
@@ -297,8 +297,8 @@ class Runs:
             "rounds": max(longest, default=1),
         }
 
-    def _card(self, name: str, where: RunDir, now: Stamp) -> RunRow:
-        return run_row(name, self._facts.get(name, now, lambda: read_facts(where)), now)
+    def _card(self, name: str, where: RunDir, now: FileStamps) -> RunRow:
+        return run_row(name, self._facts.get(name, now, lambda: read_info(where)), now)
 
     def _page(self, name: str, where: RunDir) -> Page | None:
         records = self._tail(name, where).read()
@@ -317,8 +317,8 @@ class Runs:
             raise NotShownError(f"the files of this run cannot be read ({kind}: {error})") from None
         return page
 
-    def _tail(self, name: str, where: RunDir) -> Tail:
-        tail = self._tails.setdefault(name, Tail(where.rounds))
+    def _tail(self, name: str, where: RunDir) -> GrowingRecords:
+        tail = self._tails.setdefault(name, GrowingRecords(where.rounds))
         self._tails.move_to_end(name)
         while len(self._tails) > OPEN:
             old, _ = self._tails.popitem(last=False)

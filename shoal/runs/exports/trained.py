@@ -128,10 +128,10 @@ def read_model(
     federation = saved.federation
     if not federation.round:
         raise UserError(
-            f"{directory} has played no round yet; go on with: shoal resume {directory}"
+            f"{directory} has finished no round yet; go on with: shoal resume {directory}"
         )
     if federation.round < plan.world.rounds:
-        say(f"{directory} has played {federation.round} of {plan.world.rounds} rounds")
+        say(f"{directory} has finished {federation.round} of {plan.world.rounds} rounds")
     model, who = _chosen(plan, federation, member, cluster, say)
     return TrainedModel(where, plan, model, who, federation.round)
 
@@ -148,7 +148,7 @@ def _chosen(
         return federation.models[cluster], f"cluster {cluster} of {count}"
     if member is not None:
         if member not in moment.members and member not in federation.store.clients():
-            raise UserError(f"--member {member}: nobody of that name was in the run at its end")
+            raise UserError(f"--member {member}: no member of that name was in the run at its end")
         if settings.method.only("model_for") is None:
             say(
                 f"{settings.method.name} trains no personal models; every member has the global one"

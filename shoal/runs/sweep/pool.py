@@ -109,7 +109,7 @@ def play_all(
     Parameters
     ----------
     configs: by name; a name is the run's directory inside ``root``.
-    workers: processes at a time; 0 is one a core.
+    workers: processes at a time; 0 is one per core.
     watch: is told of every round and every end.
     seconds: after that many, runs stop at a checkpoint and others do not start.
     remember: note what each name stands for, and refuse another config under it later. Not needed
@@ -149,7 +149,7 @@ def _supervise(order: dict[str, Any], watch: Callable[[Event], None]) -> dict[st
     """Run the manager to its end and gather what it says."""
     owner = "on_ray" if "on" in order else "worker"
     command = [sys.executable, "-m", f"shoal.runs.sweep.{owner}"]
-    # One thread a worker unless the manager says otherwise; set before torch starts anywhere.
+    # One thread per worker unless the manager says otherwise; set before torch starts anywhere.
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     manager = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment

@@ -59,7 +59,7 @@ def brightness(x: Tensor, y: Tensor, *, sigma: float = 0.1, seed: int = 0) -> Te
 def _offsets(y: Tensor, sigma: float, seed: int) -> NDArray[np.float64]:
     """What each class up to the highest of ``y`` gets."""
     if y.dim() != 1 or y.is_floating_point():
-        raise UserError("brightness by class needs one class a row.")
+        raise UserError("brightness by class needs one class per row.")
     classes = int(y.max()) + 1 if len(y) else 0
     drawn = np.array([_noise(seed, CLASS, c, 1)[0] for c in range(classes)])
     return _sigma(sigma) * drawn

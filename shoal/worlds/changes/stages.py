@@ -14,7 +14,7 @@ from shoal.core.errors import UserError
 from shoal.core.types import Kind, Shift
 from shoal.worlds.changes.concepts import Concepts
 from shoal.worlds.changes.input_domains import DomainRows
-from shoal.worlds.members.holdings import Holders, Parts
+from shoal.worlds.members.holdings import Parts, PopulationSpec
 from shoal.worlds.members.membership import Membership
 from shoal.worlds.members.population import (
     Dealt,
@@ -207,7 +207,7 @@ def read_plan(reader: Reader, classes: int | None) -> StagePlan:
 
 def hold(
     plan: StagePlan,
-    holders: Holders,
+    holders: PopulationSpec,
     blocks: Sequence[DomainRows],
     drawn: Sequence[Parts | None] | None,
 ) -> tuple[Stage, ...]:
@@ -250,7 +250,7 @@ def _text(plan: StagePlan, number: int) -> str:
 
 
 def _full(
-    plan: StagePlan, holders: Holders, block: DomainRows, number: int, made: Made
+    plan: StagePlan, holders: PopulationSpec, block: DomainRows, number: int, made: Made
 ) -> Population:
     """What members hold of the other labels, and their share of the late ones."""
     if holders.samples is not None:
@@ -265,7 +265,7 @@ def _full(
 
 def _drawn(
     plan: StagePlan,
-    holders: Holders,
+    holders: PopulationSpec,
     block: DomainRows,
     number: int,
     made: Made,

@@ -137,7 +137,7 @@ class Lazy:
         start, pick = (u[classes : 3 * classes].reshape(2, -1) * table.limits).astype(np.int64)
         stride = table.strides[table.stride_begin + pick]
         begin = counts.cumsum() - counts
-        # Row j of class c: (start + (j - begin) * stride) mod size, one column a class.
+        # Row j of class c: (start + (j - begin) * stride) mod size, one column per class.
         start += table.size * begin - begin * stride  # never negative, as stride <= size
         each = np.stack((start, stride, table.size, table.begin)).repeat(counts, 1)
         found: Rows = table.order[each[3] + (each[0] + self._positions * each[1]) % each[2]]
@@ -204,7 +204,7 @@ Parts = Sequence[Rows]
 
 
 @dataclass(frozen=True)
-class Holders:
+class PopulationSpec:
     """How members get their rows. ``labels[g]`` are the classes of group g (None: all); ``copied``:
     groups that have a class in common each deal all of its rows (``shared: both``)."""
 
@@ -285,7 +285,9 @@ class Holders:
         return Lazy(self.seed, self.members, self.samples, alpha, tables, size, stream)
 
 
-def read_holders(reader: Reader, dataset: Dataset, seed: int, listed: int | None = None) -> Holders:
+def read_population(
+    reader: Reader, dataset: Dataset, seed: int, listed: int | None = None
+) -> PopulationSpec:
     """What the spec says of members, ``partition``, ``lazy`` and ``samples``; ``listed``: a member
     table says who they are, so many where the data do not."""
     name, options = read_partition(reader.raw("partition"))
@@ -300,7 +302,7 @@ def read_holders(reader: Reader, dataset: Dataset, seed: int, listed: int | None
     if not reader.flag("lazy"):
         if reader.given("samples"):
             reader.bad("samples", "left out unless lazy is true")
-        return Holders(members, name, options, None, seed)
+        return PopulationSpec(members, name, options, None, seed)
     if name not in ("dirichlet", "iid"):
         raise UserError(f"partition of a lazy world is {name!r}; it must be dirichlet or iid.")
     alpha = options.get("alpha", 0.5)
@@ -309,10 +311,10 @@ def read_holders(reader: Reader, dataset: Dataset, seed: int, listed: int | None
                         f"alpha above 0 and nothing else.")  # fmt: skip
     if not 0.0 < alpha < float("inf"):
         raise UserError(f"alpha of partition 'dirichlet' is {alpha!r}; it must be above 0.")
-    return Holders(members, name, options, reader.whole("samples", 50), seed)
+    return PopulationSpec(members, name, options, reader.whole("samples", 50), seed)
 
 
-def member_names(dataset: Dataset, holders: Holders) -> tuple[str, ...] | None:
+def member_names(dataset: Dataset, holders: PopulationSpec) -> tuple[str, ...] | None:
     """Names of the members, by number, where they are clients that the data name."""
     if holders.partition != "natural" or dataset.names is None or dataset.group is None:
         return None

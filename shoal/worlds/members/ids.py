@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 # Sorted member ids as a few ranges: a million members cost as much as ten.
 
 
-class Spans(Sequence[int]):
+class MemberRanges(Sequence[int]):
     """Disjoint ranges of ids in increasing order, read as one sorted sequence.
 
-    >>> s = Spans([range(5, 7), range(0, 3), range(3, 4)])
+    >>> s = MemberRanges([range(5, 7), range(0, 3), range(3, 4)])
     >>> list(s), len(s), s[4], 6 in s, s.pairs
     ([0, 1, 2, 3, 5, 6], 6, 5, True, ((0, 4), (5, 7)))
     """
@@ -58,7 +58,7 @@ class Spans(Sequence[int]):
         return isinstance(member, int) and any(a <= member < b for a, b in self.pairs)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Spans) and self.pairs == other.pairs
+        return isinstance(other, MemberRanges) and self.pairs == other.pairs
 
     def __hash__(self) -> int:
         return hash(self.pairs)
@@ -67,9 +67,9 @@ class Spans(Sequence[int]):
         return " + ".join(f"{a}..{b - 1}" for a, b in self.pairs) or "nobody"
 
 
-def tidy(ranges: Iterable[range]) -> range | Spans:
+def tidy(ranges: Iterable[range]) -> range | MemberRanges:
     """One plain range where that is enough."""
-    spans = Spans(ranges)
+    spans = MemberRanges(ranges)
     return range(*spans.pairs[0]) if len(spans.pairs) == 1 else spans
 
 
@@ -77,7 +77,11 @@ def pairs(members: Sequence[int]) -> list[list[int]]:
     """``[[first, one past last], ...]``, as plain JSON values."""
     if isinstance(members, range):
         return [[members.start, members.stop]]
-    spans = members if isinstance(members, Spans) else Spans(range(m, m + 1) for m in members)
+    spans = (
+        members
+        if isinstance(members, MemberRanges)
+        else MemberRanges(range(m, m + 1) for m in members)
+    )
     return [list(pair) for pair in spans.pairs]
 
 
@@ -94,7 +98,7 @@ def spread(members: Sequence[int], most: int) -> list[int]:
 
 
 # ---- roster --------------------------------------------------------------------------------------
-# Any sorted set of member ids as one array: four bytes a member.
+# Any sorted set of member ids as one array: four bytes per member.
 
 Array = NDArray[np.int32]
 Key = TypeVar("Key")
@@ -151,7 +155,7 @@ def ids_of(members: Sequence[int]) -> Array:
         return members.ids
     if isinstance(members, range):
         return np.arange(members.start, members.stop, dtype=np.int32)
-    if isinstance(members, Spans):
+    if isinstance(members, MemberRanges):
         runs = [np.arange(a, b, dtype=np.int32) for a, b in members.pairs]
         return np.concatenate(runs) if runs else np.empty(0, np.int32)
     return np.asarray(list(members), dtype=np.int32)

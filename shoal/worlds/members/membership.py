@@ -13,13 +13,13 @@ import numpy as np
 
 from shoal.core.errors import UserError
 from shoal.core.rng import Purpose, keys, sample, uniform
-from shoal.worlds.members.ids import Array, MemberIds, Recent, Spans, ids_of, pairs, tidy
+from shoal.worlds.members.ids import Array, MemberIds, MemberRanges, Recent, ids_of, pairs, tidy
 from shoal.worlds.spec import Reader, is_whole
 
 # ---- membership ----------------------------------------------------------------------------------
 # Who is here: nobody moves, groups take turns, or members arrive and leave in a ring.
 
-Ids = range | Spans | MemberIds
+Ids = range | MemberRanges | MemberIds
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def _order(reader: Reader, groups: int, sessions: int) -> Sequence[int]:
     order = reader.raw("order")
     if order is None:
         return [s % groups for s in range(sessions)]
-    right = f"a list of {sessions} group numbers from 0 to {groups - 1}, one a session"
+    right = f"a list of {sessions} group numbers from 0 to {groups - 1}, one per session"
     if not isinstance(order, list | tuple) or len(order) != sessions:
         reader.bad("order", right)
     if not all(is_whole(g) and 0 <= g < groups for g in order):
@@ -125,12 +125,12 @@ class Change:
 
 
 @dataclass(frozen=True, eq=False)
-class Flow(Sequence[MemberIds]):
+class SessionMembers(Sequence[MemberIds]):
     """The members of every session, from those of the first and the changes since.
 
-    A session's roster is made when it is asked for: the whole costs a byte a member, four bytes a
-    member of the last rosters, and the changes. ``names``: members are told by name, if they are
-    few.
+    A session's members are made when they are asked for: the whole costs a byte per member, four
+    bytes per member of the last sessions, and the changes. ``names``: what is told of a
+    change names its members, if they are few.
     """
 
     members: int
@@ -181,7 +181,7 @@ class Flow(Sequence[MemberIds]):
         return {"left": change.left.tolist(), "came": change.came.tolist()}
 
 
-def read_flow(value: Any, members: int, rounds: int, seed: int) -> Membership:
+def read_poisson(value: Any, members: int, rounds: int, seed: int) -> Membership:
     """``poisson: {present, arrive, leave, every, returns}``.
 
     Before rounds ``every``, ``2 every`` ... (1 unless given), Poisson(``leave`` x ``every``)
@@ -207,7 +207,9 @@ def read_flow(value: Any, members: int, rounds: int, seed: int) -> Membership:
         if len(change.left) or len(change.came):
             starts.append(round)
             changes.append(change)
-    return Membership(tuple(starts), Flow(members, range(present), tuple(changes)), rounds)
+    return Membership(
+        tuple(starts), SessionMembers(members, range(present), tuple(changes)), rounds
+    )
 
 
 class _Draw:

@@ -33,7 +33,7 @@ def stage_classes(reader: Reader, classes: int | None) -> list[Labels]:
         if count > classes:
             reader.bad("stages", f"at most {classes}, the number of classes")
         return even_split(classes, count)
-    right = f"a list of lists of different classes from 0 to {classes - 1}, one a stage"
+    right = f"a list of lists of different classes from 0 to {classes - 1}, one per stage"
     if not isinstance(listed, list | tuple) or not listed:
         reader.bad("classes", right)
     flat: list[int] = []
@@ -158,6 +158,14 @@ def names() -> list[str]:
     return [*partition.__all__, "natural", "time"]
 
 
+def options_of(name: str) -> list[str]:
+    """The options of a partition."""
+    if name in ("natural", "time"):
+        return ["by"] if name == "time" else []
+    known = inspect.signature(getattr(partition, name)).parameters
+    return [key for key in known if key not in ("labels", "clients", "rng")]
+
+
 def read_partition(value: Any) -> tuple[str, dict[str, Any]]:
     """Name and options; Dirichlet with ``alpha`` 0.5 unless given."""
     if value is None:
@@ -169,12 +177,7 @@ def read_partition(value: Any) -> tuple[str, dict[str, Any]]:
     if name not in names():
         raise UserError(f"unknown partition {name!r}; {suggestion(name, names())}.")
     options = {k: v for k, v in given.items() if k != "name"}
-    known: list[str] = []
-    if name == "time":
-        known = ["by"]
-    elif name != "natural":
-        signature = inspect.signature(getattr(partition, name))
-        known = [k for k in signature.parameters if k not in ("labels", "clients", "rng")]
+    known = options_of(name)
     for key in options:
         if key not in known:
             raise UserError(f"partition {name!r} has no option {key!r}; {suggestion(key, known)}.")
@@ -209,7 +212,7 @@ def no_clients(dataset: Dataset) -> UserError:
         error.key = "data"
         return error
     return UserError(
-        f"partition 'natural' needs rows that belong to somebody, and data set "
+        f"partition 'natural' needs to know whose row each is, and data set "
         f"{dataset.name!r} does not say; use {', '.join(partition.__all__)}."
     )
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from shoal.core.errors import UserError, suggestion
 from shoal.data.time_column import seconds_of
 from shoal.worlds.members.ids import MemberIds
-from shoal.worlds.members.membership import Change, Flow, Membership
+from shoal.worlds.members.membership import Change, Membership, SessionMembers
 from shoal.worlds.periods import DAY, Periods
 
 COLUMNS = ("member", "from", "to")
@@ -183,4 +183,6 @@ def sessions_of(here: Mask, names: Sequence[str] | None) -> Membership:
     changes = tuple(
         Change(ids(here[a] & ~here[b]), ids(here[b] & ~here[a])) for a, b in pairwise(starts)
     )
-    return Membership(tuple(starts), Flow(members, MemberIds(ids(here[0])), changes, names), rounds)
+    return Membership(
+        tuple(starts), SessionMembers(members, MemberIds(ids(here[0])), changes, names), rounds
+    )

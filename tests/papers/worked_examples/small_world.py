@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from shoal.core.task import ModuleTask, QuadraticTask, Task
 from shoal.core.types import ClientData, Kind, Pool, Shift
-from shoal.core.world_protocol import Moment, World
+from shoal.core.world_protocol import Moment, TrainingOnly, World
 from shoal.engines.client_round import ClientProgram
 from shoal.methods.method import Method
 from shoal.methods.parts.local_optimizers import Sgd
@@ -25,7 +25,7 @@ FEATURES, CLASSES = 6, 3
 
 
 @dataclass(frozen=True)
-class SmallWorld:
+class SmallWorld(TrainingOnly):
     """Stretches of ``length`` rounds with the given members; a new domain has data of its own."""
 
     stretches: tuple[tuple[int, ...], ...] = (EVERYBODY,)
@@ -59,15 +59,6 @@ class SmallWorld:
 
     def block(self, client: int, round: int) -> int:
         return self.at(round).stage
-
-    def validation(self, client: int, round: int) -> ClientData | None:
-        return None
-
-    def tests(self, round: int) -> dict[str, ClientData]:
-        return {}
-
-    def saved(self) -> dict[str, Any]:
-        return {}
 
 
 def network() -> nn.Module:

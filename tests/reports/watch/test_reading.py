@@ -11,7 +11,7 @@ from reports.watch.made import append, finish, lines, made_run
 
 from shoal.reports.watch import runs as cards_module
 from shoal.reports.watch.runs import NotShownError, Runs, find_runs, seconds_left, stamp, state
-from shoal.runs.records import PIECE, Tail, last_records, read_records
+from shoal.runs.records import PIECE, GrowingRecords, last_records, read_records
 
 
 def numbers(records: list[dict[str, Any]]) -> list[int]:
@@ -34,7 +34,7 @@ def test_lines_longer_than_a_piece_are_found_too(tmp_path: Path) -> None:
 
 def test_a_tail_takes_in_what_is_new(tmp_path: Path) -> None:
     run = made_run(tmp_path / "run", rounds=2)
-    tail = Tail(run / "rounds.jsonl")
+    tail = GrowingRecords(run / "rounds.jsonl")
     assert numbers(tail.read()) == [0, 1]
     with (run / "rounds.jsonl").open("a") as file:
         file.write(lines([2])[:-5])
@@ -46,7 +46,7 @@ def test_a_tail_takes_in_what_is_new(tmp_path: Path) -> None:
 
 def test_a_tail_survives_a_file_that_is_cut_back(tmp_path: Path) -> None:
     run = made_run(tmp_path / "run", rounds=6)
-    tail = Tail(run / "rounds.jsonl")
+    tail = GrowingRecords(run / "rounds.jsonl")
     tail.read()
     (run / "rounds.jsonl").write_text(lines(range(3)))
     assert numbers(tail.read()) == [0, 1, 2]
@@ -57,7 +57,7 @@ def test_a_tail_survives_a_file_that_is_cut_back(tmp_path: Path) -> None:
 def test_a_tail_notices_a_cut_that_it_did_not_see(tmp_path: Path) -> None:
     """Between two looks a resumed run cut its log back and outgrew it, with other seconds."""
     run = made_run(tmp_path / "run", rounds=6)
-    tail = Tail(run / "rounds.jsonl")
+    tail = GrowingRecords(run / "rounds.jsonl")
     tail.read()
     (run / "rounds.jsonl").write_text(lines(range(3)))
     append(run, range(3, 9), seconds=0.123456)
@@ -112,8 +112,8 @@ def test_two_hundred_runs_are_listed_by_their_ends_and_then_not_read_again(
     long = tmp_path / "run-000" / "rounds.jsonl"
     long.write_text(lines(range(3000)))
     read: list[Path] = []
-    real = cards_module.read_facts
-    monkeypatch.setattr(cards_module, "read_facts", lambda w: (read.append(w.path), real(w))[1])
+    real = cards_module.read_info
+    monkeypatch.setattr(cards_module, "read_info", lambda w: (read.append(w.path), real(w))[1])
     runs = Runs(tmp_path)
     assert len(runs.cards()) == 200
     assert len(read) == 200

@@ -178,7 +178,7 @@ def test_only_an_export_is_replaced(runs: dict[str, Path], tmp_path: Path) -> No
             ("plain", "--to", "pickle"),
             "--to pickle: must be safetensors, onnx, torch.export or peft",
         ),
-        (("plain", "--member", "9"), "--member 9: nobody of that name"),
+        (("plain", "--member", "9"), "--member 9: no member of that name"),
         (("plain", "--cluster", "1"), "--cluster 1: the run has one global model"),
         (("clusters", "--cluster", "2"), "--cluster 2: the run has models 0 to 1"),
         (("plain", "--member", "1", "--cluster", "0"), "name one of them"),
@@ -210,7 +210,7 @@ def test_a_run_that_stopped_gives_its_newest_checkpoint(tmp_path: Path) -> None:
     run.close()
     trained = read_model(tmp_path / "run", say=said.append)
     assert torch.equal(trained.model.theta, theta) and trained.rounds == 1
-    assert said == [f"{tmp_path / 'run'} has played 1 of 3 rounds"]
+    assert said == [f"{tmp_path / 'run'} has finished 1 of 3 rounds"]
 
 
 def test_a_saved_result_has_the_global_model_alone(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ class GanReplay(LastTaskModel):
 
     Parameters: ``lam`` (0.5), ``M`` (100), ``old_weight`` (0.5), ``consistency`` (0, as released:
     squared distance between the classifier's opinions of the received and of the local generator's
-    samples), ``noise`` (64 numbers a sample), ``hidden`` (128), ``fine_tune_batch`` (64),
+    samples), ``noise`` (64 numbers per sample), ``hidden`` (128), ``fine_tune_batch`` (64),
     ``fine_tune_rate`` (None: the clients' rate).
 
     Deviations: small networks (convolutions from 16x16 on), linear outputs, no batch

@@ -116,7 +116,7 @@ class Replayed(NamedTuple):
 
 @state("mfcl.memory")
 class Memory(NamedTuple):
-    """What goes down once a task."""
+    """What goes down once per task."""
 
     generator: Tensor
     theta: Tensor
@@ -155,7 +155,7 @@ class ReplayGenerator(TaskPart):
     Federated Class Incremental Learning for Vision Tasks" (MFCL), NeurIPS 2023.
 
     Parameters: ``w_div`` (0.5), ``w_bn`` (1), ``w_pr`` (0.01), ``w_ft`` (0.2), ``w_kd`` (0.2),
-    ``temperature`` (1000), ``noise`` (1000 numbers a sample), ``hidden`` (128, width of the
+    ``temperature`` (1000), ``noise`` (1000 numbers per sample), ``hidden`` (128, width of the
     generator), ``iterations`` (100), ``batch_size`` (128) and ``rate_g`` (1e-3) of its training,
     ``synthetic`` (rows a local step; None: as many as a batch), ``labels`` (``domain``: all logits
     everywhere; ``classes``: as the paper, the new data's CE is over classes that no ended task
