@@ -186,6 +186,8 @@ class Player:
             metrics=rules.metrics,
             as_0_1=rules.held_out is None,
         )
+        if found["accuracy"] is None and math.isnan(found["loss"]) and self.settings.task.classes:
+            found["loss"] = None  # nobody has rows to be scored on; files have null for it
         if rules.train:
             found["train_accuracy"] = train_accuracy(
                 self.federation, self.settings, moment, self.engine, most=rules.members

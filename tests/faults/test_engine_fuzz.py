@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -359,3 +361,18 @@ def test_a_teacher_that_is_not_there_says_nothing_that_is_not_finite(mode: str) 
     settings = settings_for(catalog.continuous(mode=mode), world, task)
     _, (report,), models = play(settings, Loop(), 1)
     assert not report.rejected and bool(torch.isfinite(models[-1]).all())
+
+
+def test_a_round_in_which_nobody_is_scored_has_no_loss(tmp_path: Path) -> None:
+    """It was not a number in memory and null in files, so that a resumed run had other records."""
+    file = tmp_path / "few.csv"
+    file.write_text("a,b,y\n" + "".join(f"{k}.5,{7 - k}.5,{k % 2}\n" for k in range(8)))
+    data = {"name": "files", "path": str(file), "y": "y"}
+    world = {"name": "classes", "members": 4, "stages": 2, "rounds_per_stage": 1, "hidden": True}
+    held = {"rows": "members_held_out"}  # nobody has rows to spare
+    found = shoal.run(data=data, world=world, evaluate=held, out=tmp_path / "run")
+    written = [
+        json.loads(line) for line in (tmp_path / "run/rounds.jsonl").read_text().splitlines()
+    ]
+    assert [r["loss"] for r in found.records] == [r["loss"] for r in written]
+    assert any(r["loss"] is None for r in written)
