@@ -137,6 +137,36 @@ class Lazy(nn.Module):
         return found
 
 
+class Reversed(torch.autograd.Function):
+    """A gradient that turns round, in the older form, which torch.func does not take."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> Tensor:  # type: ignore[override]
+        return -0.3 * slope
+
+
+class Packed(nn.Module):
+    """Words up to the first 0, packed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(WORDS, 6, padding_idx=0), nn.Linear(8, CLASSES)
+        self.net = nn.LSTM(6, 4, 2, batch_first=True, dropout=0.2, bidirectional=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        lengths = 1 + (x[:, 1:] != 0).cumprod(1).sum(1)
+        packed = nn.utils.rnn.pack_padded_sequence(
+            self.words(x), lengths.cpu(), batch_first=True, enforce_sorted=False
+        )
+        states = self.net(packed)[1][0]
+        found: Tensor = self.head(Reversed.apply(torch.cat([states[-2], states[-1]], 1)))
+        return found
+
+
 def adapted() -> nn.Module:
     """The same, of which adapters are trained alone, on every layer of it."""
     return Adapters(rank=2, alpha=3.0).put_on(Encoder())
@@ -189,19 +219,22 @@ def of_pixels(logits: Tensor, y: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Own:
-    """A network, its rows and its loss; ``pair`` where it has features of its own."""
+    """A network, its rows and its loss; ``pair`` where it has features of its own, ``gap`` how far
+    engines may be apart in float32, of the length of the model."""
 
     build: Callable[[], nn.Module]
     rows: Rows
     loss: RowLoss = cross_entropy_rows
     pair: bool = False
     inputs: tuple[Input, ...] = ()
+    by_autograd: bool = False
+    gap: float = 1e-6
 
     def task(self, world: OwnWorld) -> ModuleTask:
         sample = world.pool.x[:2]
         return ModuleTask(
-            self.build, self.loss, CLASSES, DOUBLE,
-            draws=True, sample=sample, inputs=self.inputs, seed=3,
+            self.build, self.loss, CLASSES, world.dtype, draws=True, sample=sample,
+            inputs=self.inputs, by_autograd=self.by_autograd, seed=3,
         )  # fmt: skip
 
 
@@ -218,6 +251,7 @@ NETWORKS: dict[str, Own] = {
     "table of two inputs": Own(Tabular, table, pair=True, inputs=TABLE),
     "a class per pixel": Own(Dense, pixels, of_pixels),
     "lazy layers, own buffers": Own(Lazy, features(6)),
+    "packed words, dropout": Own(Packed, words, by_autograd=True),
 }
 
 
@@ -233,6 +267,7 @@ class OwnWorld(SmallWorld):
     def _pool(self) -> Pool:
         source = torch.Generator().manual_seed(5)
         total = sum(self.rows[i % len(self.rows)] for i in range(self.clients))
-        return Pool(*self.own.rows(2 * total, source))
+        x, y = self.own.rows(2 * total, source)
+        return Pool(x.to(self.dtype) if x.is_floating_point() else x, y)
 
     pool: Any = field(init=False, repr=False, compare=False)
