@@ -228,7 +228,7 @@ class Own:
     pair: bool = False
     inputs: tuple[Input, ...] = ()
     by_autograd: bool = False
-    gap: float = 1e-6
+    gap: float = 5e-7
 
     def task(self, world: OwnWorld) -> ModuleTask:
         sample = world.pool.x[:2]
@@ -241,9 +241,9 @@ class Own:
 TABLE = (Input("numbers", (4,), False), Input("kinds", (2,), True))
 NETWORKS: dict[str, Own] = {
     "mlp with dropout": Own(Perceptron, features(6), pair=True),
-    "cnn with batch norm and dropout": Own(convolutions, features(1, 8, 8)),
+    "cnn with batch norm and dropout": Own(convolutions, features(1, 8, 8), gap=1e-6),
     "resnet-18 with group norm": Own(resnet18, features(3, 8, 8)),
-    "resnet-8, body frozen": Own(frozen_body, features(3, 8, 8)),
+    "resnet-8, body frozen": Own(frozen_body, features(3, 8, 8), gap=1e-6),
     "transformer with dropout": Own(Encoder, words),
     "transformer with adapters, dropout": Own(adapted, words),
     "transformer with adapters by peft, dropout": Own(adapted_by_peft, words),

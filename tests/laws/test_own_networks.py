@@ -61,7 +61,6 @@ def test_engines_are_near_in_float32(net: str) -> None:
     settings = settings_for(catalog.fedavg(), world, own.task(world))
     loop, stacked = (play(settings, e, ROUNDS)[0].models[0] for e in (Loop(), Stacked(threads=1)))
     assert loop.theta.dtype is torch.float32
-    print("GAP32", net, apart(stacked.theta, loop.theta), apart(stacked.stats, loop.stats))
     assert apart(stacked.theta, loop.theta) <= own.gap
     assert apart(stacked.stats, loop.stats) <= own.gap
 
