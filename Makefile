@@ -87,7 +87,8 @@ $(TORCH_ENV)/.complete: pyproject.toml requirements/ci.txt
 test-slow: setup ## the tests that are too slow for every commit, with what only they install
 	@$(PIP) install -q -r requirements/extra.txt -c requirements/ci.txt
 	@$(TIERS) "slow" '$(BIN)/python -m pytest -q -m "slow and not kill" --ignore tests/flower --ignore tests/cluster' \
-	  "loggers" '$(BIN)/python -m pytest -q tests/reports/loggers'
+	  "loggers" '$(BIN)/python -m pytest -q tests/reports/loggers' \
+	  "peft"    'OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/laws/test_own_networks.py -k peft'
 
 test-ray: setup ## clusters on loopback: same bits, faults, nodes that come and go
 	@$(PIP) install -q -r requirements/extra.txt -c requirements/ci.txt

@@ -46,6 +46,19 @@ class Answering(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is torch.ops.aten.bernoulli.default:
             drawn = self.draws.uniform(args[0].shape, torch.float64)
             return (drawn < args[0]).to(args[0].dtype)
+        aten, options = torch.ops.aten, kwargs or {}
+        if func in (aten.rand.default, aten.randn.default):
+            kind = options.get("dtype") or torch.get_default_dtype()
+            way = self.draws.uniform if func is aten.rand.default else self.draws.normal
+            return way(tuple(args[0]), kind)
+        if func in (aten.rand_like.default, aten.randn_like.default):
+            way = self.draws.uniform if func is aten.rand_like.default else self.draws.normal
+            return way(args[0].shape, options.get("dtype") or args[0].dtype)
+        if func is aten.normal_.default:
+            mean, spread = (*args[1:], *(0.0, 1.0)[len(args) - 1 :])
+            return args[0].copy_(mean + spread * self.draws.normal(args[0].shape, args[0].dtype))
+        if func is aten.randperm.default:
+            return self.draws.uniform((args[0],), torch.float64).argsort()
         if func is torch.ops.aten.rrelu_with_noise.default and args[4]:
             x, slopes, low, high = args[:4]
             drawn = low + (high - low) * self.draws.uniform(x.shape, x.dtype)

@@ -137,6 +137,36 @@ class Lazy(nn.Module):
         return found
 
 
+class Reversed(torch.autograd.Function):
+    """A gradient that turns round, in the older form, which torch.func does not take."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> Tensor:  # type: ignore[override]
+        return -0.3 * slope
+
+
+class Packed(nn.Module):
+    """Words up to the first 0, packed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(WORDS, 6, padding_idx=0), nn.Linear(8, CLASSES)
+        self.net = nn.LSTM(6, 4, 2, batch_first=True, dropout=0.2, bidirectional=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        lengths = 1 + (x[:, 1:] != 0).cumprod(1).sum(1)
+        packed = nn.utils.rnn.pack_padded_sequence(
+            self.words(x), lengths.cpu(), batch_first=True, enforce_sorted=False
+        )
+        states = self.net(packed)[1][0]
+        found: Tensor = self.head(Reversed.apply(torch.cat([states[-2], states[-1]], 1)))
+        return found
+
+
 def adapted() -> nn.Module:
     """The same, of which adapters are trained alone, on every layer of it."""
     return Adapters(rank=2, alpha=3.0).put_on(Encoder())
@@ -189,28 +219,31 @@ def of_pixels(logits: Tensor, y: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Own:
-    """A network, its rows and its loss; ``pair`` where it has features of its own."""
+    """A network, its rows and its loss; ``pair`` where it has features of its own, ``gap`` how far
+    engines may be apart in float32, of the length of the model."""
 
     build: Callable[[], nn.Module]
     rows: Rows
     loss: RowLoss = cross_entropy_rows
     pair: bool = False
     inputs: tuple[Input, ...] = ()
+    by_autograd: bool = False
+    gap: float = 5e-7
 
     def task(self, world: OwnWorld) -> ModuleTask:
         sample = world.pool.x[:2]
         return ModuleTask(
-            self.build, self.loss, CLASSES, DOUBLE,
-            draws=True, sample=sample, inputs=self.inputs, seed=3,
+            self.build, self.loss, CLASSES, world.dtype, draws=True, sample=sample,
+            inputs=self.inputs, by_autograd=self.by_autograd, seed=3,
         )  # fmt: skip
 
 
 TABLE = (Input("numbers", (4,), False), Input("kinds", (2,), True))
 NETWORKS: dict[str, Own] = {
     "mlp with dropout": Own(Perceptron, features(6), pair=True),
-    "cnn with batch norm and dropout": Own(convolutions, features(1, 8, 8)),
+    "cnn with batch norm and dropout": Own(convolutions, features(1, 8, 8), gap=1e-6),
     "resnet-18 with group norm": Own(resnet18, features(3, 8, 8)),
-    "resnet-8, body frozen": Own(frozen_body, features(3, 8, 8)),
+    "resnet-8, body frozen": Own(frozen_body, features(3, 8, 8), gap=1e-6),
     "transformer with dropout": Own(Encoder, words),
     "transformer with adapters, dropout": Own(adapted, words),
     "transformer with adapters by peft, dropout": Own(adapted_by_peft, words),
@@ -218,6 +251,7 @@ NETWORKS: dict[str, Own] = {
     "table of two inputs": Own(Tabular, table, pair=True, inputs=TABLE),
     "a class per pixel": Own(Dense, pixels, of_pixels),
     "lazy layers, own buffers": Own(Lazy, features(6)),
+    "packed words, dropout": Own(Packed, words, by_autograd=True),
 }
 
 
@@ -233,6 +267,7 @@ class OwnWorld(SmallWorld):
     def _pool(self) -> Pool:
         source = torch.Generator().manual_seed(5)
         total = sum(self.rows[i % len(self.rows)] for i in range(self.clients))
-        return Pool(*self.own.rows(2 * total, source))
+        x, y = self.own.rows(2 * total, source)
+        return Pool(x.to(self.dtype) if x.is_floating_point() else x, y)
 
     pool: Any = field(init=False, repr=False, compare=False)

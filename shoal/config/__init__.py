@@ -8,6 +8,7 @@
 - own_names    which names are code of the user's, and where that comes from
 - adapters     adapters of a config, and the file that a base comes from
 - subject      the task and the world of a config
+- gradients    how its network is differentiated, compared with torch's own gradient
 - engine       which engine runs the clients, and on which device
 - build        from a config to everything a run needs; every check that can fail fails here
 """

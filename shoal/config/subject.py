@@ -12,26 +12,25 @@ from torch import nn
 
 from shoal import models
 from shoal.config.adapters import adapted, check_tensors, read_tensors
+from shoal.config.gradients import differentiable
 from shoal.config.schema import Config, Loss, ModelChoice, Problem
 from shoal.core import rng
 from shoal.core.errors import UserError, concerning
 from shoal.core.layers.fitting import (
     check_layers,
     materialise,
-    two_rows,
     watched,
 )
 from shoal.core.own_code import resolve
 from shoal.core.rng import seeded
 from shoal.core.task import ModuleTask, QuadraticTask, RowLoss, Task
-from shoal.core.types import TARGET_WORDS, Batch, Model, Pool
+from shoal.core.types import TARGET_WORDS, Model, Pool
 from shoal.core.world_protocol import World
 from shoal.data.dataset import function, is_users
 from shoal.data.given import load_own
 from shoal.data.sources import Dataset, names
 from shoal.data.sources import load as load_data
 from shoal.data.text import sharing
-from shoal.engines.client_round import grad
 from shoal.methods.catalog.registry import defaults_of
 from shoal.metrics.functions import FITTING as FITTING_METRICS
 from shoal.metrics.functions import METRICS
@@ -235,36 +234,12 @@ def task_of(config: Config, data: Dataset) -> ModuleTask:
         seed=config.seed,
         inputs=data.inputs,
     )
-    _check_gradient(task, network)
+    task = differentiable(task, network)
     if choice.init == "random" or config.adapters is not None or not task.frozen:
         return task
     tensors = read_tensors(Path(choice.init))
     check_tensors(choice, tensors, {n: tuple(t.shape) for n, t in task.frozen.items()})
     return task.holding(tensors)
-
-
-@torch.no_grad()  # as a client's round is played
-def _check_gradient(task: ModuleTask, network: nn.Module) -> None:
-    """Refuse a network that has no gradient as a function of its parameters."""
-    assert task.sample is not None
-    x, state = (
-        two_rows(task.sample).cpu(),
-        {**dict(network.named_buffers()), **network.state_dict()},
-    )
-    model = task.pack(state)
-    x = x.to(task.dtype) if x.is_floating_point() else x
-    batch = Batch(x, torch.zeros(len(x)), key=torch.tensor(0))
-    try:
-        grad(lambda theta: task.forward(theta, batch, model.stats, True).logits.sum())(model.theta)
-    except UserError:
-        raise
-    except Exception as error:
-        reason = " ".join(str(error).split())
-        raise UserError(
-            f"the network cannot be trained as a function of its parameters "
-            f"({type(error).__name__}: {reason[:160]}); in the way are mostly checkpointing, full "
-            f"backward hooks, and an autograd.Function without setup_context"
-        ) from error
 
 
 def _check_answers(name: str, options: Mapping[str, Any], data: Dataset) -> None:

@@ -29,6 +29,7 @@ from typing import Any, NamedTuple, TypeVar
 from shoal.core.errors import UserError, suggestion
 
 T = TypeVar("T")
+INSTALLED = frozenset({"site-packages", "dist-packages"})  # wherever these folders are
 MAIN = ("__main__", "__mp_main__")  # a script, and in a process that multiprocessing spawned
 _FORM = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
@@ -275,9 +276,7 @@ def travels(name: str, module: ModuleType) -> bool:
     """Whether another machine may lack a module of this name, so that its code has to go along: the
     user's own, but for what is typed at a prompt or in a script, which travels by itself."""
     file, package = file_of(module), name.partition(".")[0]
-    if file is None or package in (*MAIN, "shoal") or "site-packages" in file.parts:
-        return False
-    return _is_users(file)
+    return file is not None and package not in (*MAIN, "shoal") and _is_users(file)
 
 
 def file_of(module: ModuleType) -> Path | None:
@@ -302,6 +301,8 @@ def file_of_name(module: str) -> Path | None:
 
 
 def _is_users(file: Path) -> bool:
+    if not INSTALLED.isdisjoint(file.parts):  # a user's site, or that of the Python below
+        return False
     paths = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     return not any(file.is_relative_to(path) for path in paths)
 

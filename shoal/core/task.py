@@ -107,6 +107,8 @@ class ModuleTask:
     sample: Tensor | None = field(default=None, repr=False, compare=False)  # rows, to size layers
     seed: int = field(default=0, compare=False)  # of what is frozen
     inputs: tuple[Input, ...] = ()  # where there are several, by the names that forward has
+    # torch.func cannot see through it: a client at a time, by plain autograd
+    by_autograd: bool = False
     module: nn.Module = field(init=False, repr=False, compare=False)
     plain: dict[str, Tensor] = field(init=False, repr=False, compare=False)
     # second names of tied tensors, and their first
@@ -136,6 +138,7 @@ class ModuleTask:
         store("plain", dict(module.state_dict()))
         store("copies", _copies(module, self.plain))
         _uncounted(module)
+        _made_dense(module)
         store("normalises", purify(module, self.rests))
         store("module", module)
         store("layout", Layout.of(trained))
@@ -146,9 +149,10 @@ class ModuleTask:
         store("unsaved", {k: v for k, v in floating.items() if k not in self.plain})
         whole = (k for k, b in module.named_buffers() if not b.is_floating_point())
         store("counters", tuple(k for k in whole if k not in held))
-        alone = (nn.Conv1d, nn.Conv2d, nn.RNNBase)
-        convolutions = any(isinstance(m, alone) for m in module.modules())
-        store("stackable", not (convolutions or getattr(module, "one_by_one", False)))
+        wide = (nn.Conv1d, nn.Conv2d, nn.RNNBase)
+        convolutions = any(isinstance(m, wide) for m in module.modules())
+        alone = self.by_autograd or getattr(module, "one_by_one", False)
+        store("stackable", not (convolutions or alone))
 
     def built(self, seed: int) -> nn.Module:
         """The plain module, with weights from a seed and sizes for every layer."""
@@ -320,6 +324,11 @@ def _uncounted(module: nn.Module) -> None:
     Only a layer without a momentum needs it, so such a layer is refused.
     """
     for name, layer in module.named_modules():
+        if isinstance(layer, nn.SyncBatchNorm):
+            raise UserError(
+                f"layer {name!r} (SyncBatchNorm) shares its statistics with other processes, which "
+                f"clients of a federation do not; write BatchNorm"
+            )
         if getattr(layer, "num_batches_tracked", None) is not None:
             if getattr(layer, "momentum", None) is None:
                 raise UserError(
@@ -327,6 +336,13 @@ def _uncounted(module: nn.Module) -> None:
                     f"which cannot be trained here; give it a momentum such as 0.1."
                 )
             layer.num_batches_tracked = None
+
+
+def _made_dense(module: nn.Module) -> None:
+    """A vector's gradient has no sparse parts; that of a table has the same numbers without."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
+            layer.sparse = False
 
 
 def _tensors_of(module: nn.Module, dtype: torch.dtype) -> dict[str, Tensor]:

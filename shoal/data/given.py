@@ -210,6 +210,13 @@ def _of_arrays(parts: list[_Given], options: Mapping[str, Any]) -> Dataset:
         raise UserError(f"data: training rows have shape {tuple(xs[0].shape[1:])} and test rows "
                         f"{tuple(xs[1].shape[1:])}.")  # fmt: skip
     train, test = (Pool(x, y) for x, y in zip(xs, labels, strict=True))
+    strange = ~torch.isin(test.y, train.y) if learnt.target == "class" else torch.zeros(0)
+    if strange.any():
+        row = int(strange.nonzero()[0])
+        raise UserError(
+            f"data: y has the class {int(test.y[row])} in test row {row + 1}, and in no training "
+            f"row, so it cannot be learnt; leave such rows out."
+        )
     tokens = None
     if not train.x.is_floating_point():
         tokens = int(max(train.x.max(), test.x.max())) + 1

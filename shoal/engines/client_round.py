@@ -16,6 +16,7 @@ from torch._functorch.eager_transforms import (
     _wrap_all_tensors,
     grad_increment_nesting,
 )
+from torch.utils._pytree import tree_map_only
 
 from shoal.core.task import Task, mean_loss
 from shoal.core.tree import Tree
@@ -37,19 +38,34 @@ from shoal.methods.view import Clock, GradFn, View
 # recurrent layers and of group normalisation have none of their own.
 
 
-def grad(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+def grad(
+    function: Callable[[Tensor], Tensor], by_autograd: bool = False
+) -> Callable[[Tensor], Tensor]:
     """The gradient of a function with one number as its result."""
-    with_nothing = grad_and_more(lambda theta: (function(theta), ()))
+    with_nothing = grad_and_more(lambda theta: (function(theta), ()), by_autograd)
     return lambda theta: with_nothing(theta)[0]
 
 
 def grad_and_more(
-    function: Callable[[Tensor], tuple[Tensor, Any]],
+    function: Callable[[Tensor], tuple[Tensor, Any]], by_autograd: bool = False
 ) -> Callable[[Tensor], tuple[Tensor, Any]]:
     """The gradient of the first result, and the second, which is tensors in any structure.
 
     ``vmap`` can map it, and it can be taken inside of a function that is differentiated again.
+    ``by_autograd``: by plain autograd instead, which cannot be mapped, and goes where
+    ``torch.func`` does not.
     """
+
+    def plainly(theta: Tensor) -> tuple[Tensor, Any]:
+        again = theta.requires_grad and torch.is_grad_enabled()
+        with torch.enable_grad():
+            x = theta.clone() if again else theta.detach().clone().requires_grad_()
+            loss, more = function(x)
+            slope = _slope(loss, x, again)
+        if again:
+            return slope, more
+        left: tuple[Tensor, Any] = tree_map_only(Tensor, Tensor.detach, (slope, more))
+        return left
 
     def gradient(theta: Tensor) -> tuple[Tensor, Any]:
         again = torch.is_grad_enabled()
@@ -61,7 +77,7 @@ def grad_and_more(
             found: tuple[Tensor, Any] = _undo_create_differentiable((slope, more), level)
             return found
 
-    return gradient
+    return plainly if by_autograd else gradient
 
 
 def _slope(loss: Tensor, x: Tensor, again: bool) -> Tensor:
@@ -135,7 +151,12 @@ def plain_gradient(task: Task, batch: Batch, stats: Tensor) -> GradFn:
     def value(theta: Tensor) -> Tensor:
         return mean_loss(task, task.forward(theta, batch, stats, True), batch)
 
-    return grad(value)
+    return grad(value, by_autograd(task))
+
+
+def by_autograd(task: Task) -> bool:
+    """Whether ``torch.func`` cannot differentiate its network."""
+    return bool(getattr(task, "by_autograd", False))
 
 
 def full_gradient(task: Task, train: Batch, stats: Tensor, decay: float) -> GradFn:
@@ -161,7 +182,7 @@ def method_gradient(
         return _combined(loss, found), (outputs.stats, _pulls(found))
 
     def base(theta: Tensor) -> Tensor:
-        g, (stats, pulls) = grad_and_more(value)(theta)
+        g, (stats, pulls) = grad_and_more(value, by_autograd(task))(theta)
         seen.append(stats)
         total: Tensor = g
         for pull in pulls:

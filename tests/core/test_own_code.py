@@ -12,7 +12,7 @@ import pytest
 from torch import nn
 
 from shoal.core.errors import UserError
-from shoal.core.own_code import look_in, resolve, source_of
+from shoal.core.own_code import is_users, look_in, looking, resolve, source_of
 
 Write = Callable[..., Path]
 
@@ -106,3 +106,18 @@ def test_a_config_does_not_call_what_it_likes(write: Write, name: str) -> None:
     assert resolve("model", "torch.nn:Linear", nn.Module) is nn.Linear
     assert resolve("model", "ours_c:ReLU", nn.Module) is nn.ReLU
     resolve("model", "ours_c:net", nn.Module)
+
+
+@pytest.mark.parametrize("folder", ["site-packages", "dist-packages"])
+def test_what_is_installed_elsewhere_is_not_the_user_s(folder: str, tmp_path: Path) -> None:
+    """In the user's own site, or that of the Python below a virtual environment: its code is not
+    followed, module by module, for a digest, and not called unless it says what it makes."""
+    where = tmp_path / "lib" / "python3" / folder
+    where.mkdir(parents=True)
+    name = f"installed_{folder[:4]}"
+    (where / f"{name}.py").write_text("def f(): ...\n")
+    with looking():
+        look_in(where)
+        with pytest.raises(UserError, match="does not say that it makes a Module"):
+            resolve("model", f"{name}:f", nn.Module)
+    assert not is_users(sys.modules[name])

@@ -146,3 +146,9 @@ def test_a_tables_categories_are_embedded() -> None:
                      world={"name": "static", "members": 2, "rounds": 1})  # fmt: skip
     # a, b, three sites, seven weekdays
     assert made.plan.config.model.options["embedded"] == [[2, 3], [5, 7]]
+
+
+def test_a_class_that_only_test_rows_have_is_refused() -> None:
+    x = np.zeros((6, 2), np.float32)
+    with pytest.raises(UserError, match="the class 7 in test row 2, and in no training row"):
+        dataset_of((x, np.array([0, 1, 2] * 2), x[:2], np.array([1, 7])))

@@ -143,6 +143,33 @@ class Counting(nn.Module):
         return x
 
 
+class Reversed(torch.autograd.Function):
+    """As gradient reversal is written everywhere: context first."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> Tensor:  # type: ignore[override]
+        return -0.3 * slope
+
+
+class Packed(nn.Module):
+    """Sequences of their own lengths."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.head = nn.GRU(8, 6, 2, batch_first=True, dropout=0.2), nn.Linear(6, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        lengths = 1 + (x[:, ::8] > 0.2).sum(1)
+        packed = nn.utils.rnn.pack_padded_sequence(
+            x.unflatten(1, (8, 8)), lengths.clamp(max=8), batch_first=True, enforce_sorted=False
+        )
+        return self.head(self.net(packed)[1][-1])
+
+
 class Odd(Net):
     """Does what a pure function of parameters cannot."""
 
@@ -160,7 +187,18 @@ class Odd(Net):
         elif what == "gradient hook":
             self.head.weight.register_hook(lambda slope: 0 * slope)
         elif what == "layer hook":
-            self.head.register_full_backward_hook(lambda *_: None)
+            self.head.register_full_backward_hook(lambda _, slopes, __: (0.5 * slopes[0],))
+        elif what == "list":
+            self.layers: list[Any] = [nn.Linear(8, 8)]
+        elif what == "parameter list":
+            self.layers = [self.head.weight]
+        elif what == "closure":
+            weight = self.head.weight
+            self.end = lambda logits, features: features @ weight.t()
+        elif what == "compile":
+            self.head.compile()
+        elif what == "sync":
+            self.between = nn.SyncBatchNorm(8)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.training:
@@ -171,9 +209,28 @@ class Odd(Net):
             self.body.requires_grad_(False)
         if self.what == "write":
             self.head.weight.data.clamp_(-0.01, 0.01)
+        if self.what == "input" and not self.training:
+            x.mul_(2.0)
+        samples = x
         x = torch.relu(self.body(x)) * getattr(self, "new", 1.0) * (1 + self.passes)
+        if self.what == "inner gradient":
+            (x,) = torch.autograd.grad(x.square().sum(), x, create_graph=True)
+        if self.what == "twice":
+            x = x.sigmoid()
+            x *= x
+            x = x.exp_().mul_(2.0)
         if self.what == "checkpoint":
             return checkpoint(self.head, x, use_reentrant=False)
+        if self.what == "checkpoint of samples":
+            x = checkpoint(lambda y: torch.relu(self.body(y)), samples, use_reentrant=False)
+        if self.what == "numpy":
+            x = x * float(x.detach().numpy().mean())
+        if self.what == "old function":
+            x = Reversed.apply(x)
+        if self.what == "closure":
+            return self.end(x, x)
+        if self.between is not None:
+            x = self.between(x)
         return self.head(x)
 
 
@@ -208,8 +265,18 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "complex numbers": (odd("complex"), "complex numbers in 'turn'"),
     "a norm of old": (odd("old norm"), r"layer 'head' .*torch.nn.utils.parametrizations"),
     "a hook on a gradient": (odd("gradient hook"), "hook on the gradient of 'weight'"),
-    "a hook on a layer": (odd("layer hook"), "cannot be trained as a function of its param"),
     "checkpointing": (odd("checkpoint"), "mostly checkpointing"),
+    "checkpointing of samples": (odd("checkpoint of samples"),
+                                 "'body.weight' gets another gradient than torch's own"),
+    "layers in a list": (odd("list"), "keeps layers in the plain list 'layers'.*nn.ModuleList"),
+    "a parameter in a list": (odd("parameter list"), "'layers'.*write nn.ParameterList"),
+    "a parameter in a function": (odd("closure"), "'head.weight' gets another gradient"),
+    "a compiled layer": (odd("compile"), r"layer 'head' \(Linear\) of the network is compiled"),
+    "a script": (lambda: torch.jit.script(nn.Sequential(nn.Linear(64, 10))), "torch.jit"),
+    "statistics of processes": (odd("sync"), "SyncBatchNorm.*write BatchNorm"),
+    "input written over": (odd("input"), r"writes over its input.*x.clone\(\)"),
+    "no backward pass": (odd("twice"), "its backward pass fails in torch itself"),
+    "a gradient in evaluation": (odd("inner gradient"), "of the network cannot compute samples"),
     "a memory on self": (odd("memory"), "gives another answer when it is asked again"),
     "a parameter made late": (odd("new"), "forward makes parameter 'new'"),
     "a part frozen late": (odd("freeze"), "forward sets requires_grad of parameter 'body.weight'"),
@@ -232,6 +299,10 @@ FINE: dict[str, Callable[[], nn.Module]] = {
     "a mapping": lambda: Net(end=lambda logits, _: {"logits": logits}),
     "a mapping with features": lambda: Net(end=lambda logits, f: {"features": f, "logits": logits}),
     "a dataclass": lambda: Net(end=Said),
+    "a hook on a layer's gradient": odd("layer hook"),
+    "numpy on the way": odd("numpy"),
+    "a function of the older form": odd("old function"),
+    "packed sequences": Packed,
 }
 MADE = {**{name: make for name, (make, _) in REFUSED.items()}, **FINE}
 

@@ -22,7 +22,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from shoal.core.errors import UserError
 from shoal.core.layers.drawing import LayerDraws
-from shoal.core.layers.keeping import check_kept, check_tensors, parameters_of, trained_places
+from shoal.core.layers.keeping import (
+    check_kept,
+    check_listed,
+    check_tensors,
+    parameters_of,
+    trained_places,
+)
 from shoal.core.layers.normalisation import resting, set_modes
 from shoal.core.rng import draws_globally
 from shoal.core.types import Input, split_inputs
@@ -36,14 +42,30 @@ def check_layers(module: nn.Module) -> None:
     if not any(asked):
         what = "no parameters with requires_grad=True" if asked else "no parameters"
         raise UserError(f"the network ({type(module).__name__}) has {what}: nothing to train")
-    trained = trained_places(module)
+    trained, known = trained_places(module), {id(layer) for layer in module.modules()}
     for name, layer in module.named_modules():
+        if _is_compiled(layer):
+            raise UserError(
+                f"{_layer(name, layer)} of the network is compiled (torch.compile or torch.jit), "
+                f"and so does not take other parameters; give the plain module, whose step shoal "
+                f"compiles by itself"
+            )
         if _is_lazy(layer):
             raise UserError(
                 f"{_layer(name, layer)} of the network has no sizes before it has seen a "
                 f"sample; write its sizes, as in Linear(64, 10)"
             )
         check_tensors(f"{_layer(name, layer)} of the network", layer, trained)
+        check_listed(f"{_layer(name, layer)} of the network", layer, known)
+
+
+def _is_compiled(layer: nn.Module) -> bool:
+    if isinstance(layer, torch.jit.ScriptModule):
+        return True
+    own = getattr(layer, "_compiled_call_impl", None) is not None  # by ``module.compile()``
+    forward = getattr(type(layer).forward, "_torchdynamo_orig_callable", None) is not None
+    whole = "_orig_mod" in layer._modules  # by ``torch.compile(module)``
+    return own or forward or whole
 
 
 def _is_lazy(layer: nn.Module) -> bool:
@@ -117,16 +139,18 @@ def watched(
             "or a number on self that moves in training, and that clients would share; keep it "
             "with register_buffer, or leave it out"
         )
-    if draws.calls:
-        quiet = LayerDraws(torch.tensor(0), ROWS)
-        with _computing(module.eval(), x, inputs) as (compute, where), _Watch(where, []), quiet:
+    quiet = LayerDraws(torch.tensor(0), ROWS)
+    with _computing(module.eval(), x, inputs) as (compute, where):
+        with _Watch(where, []), quiet:
             compute()
-        if quiet.calls:
-            raise UserError(
-                "the network draws random numbers in evaluation, too, where answers must not "
-                "depend on chance; let it draw where self.training is true only, as in "
-                "dropout(x, p, self.training)"
-            )
+        with torch.inference_mode():  # as it is evaluated
+            compute()
+    if quiet.calls:
+        raise UserError(
+            "the network draws random numbers in evaluation, too, where answers must not "
+            "depend on chance; let it draw where self.training is true only, as in "
+            "dropout(x, p, self.training)"
+        )
     return Habits(found[0] if found else None, draws.calls > 0, draws.by_row)
 
 
@@ -146,9 +170,20 @@ def _computing(
     x = x.to(like.device)
     if x.is_floating_point() and like.is_floating_point():
         x = x.to(like.dtype)
+
+    def compute() -> Any:
+        before = x._version
+        said = module(**split_inputs(x, inputs)) if inputs else module(x)
+        if x._version != before:
+            raise UserError(
+                "the network's forward writes over its input, which are the rows themselves; let "
+                "it begin with x = x.clone()"
+            )
+        return said
+
     with _followed(module) as where:
         try:
-            yield lambda: module(**split_inputs(x, inputs)) if inputs else module(x), where
+            yield compute, where
         except UserError:
             raise
         except Exception as error:

@@ -41,6 +41,24 @@ def check_tensors(what: str, layer: nn.Module, trained: set[int]) -> None:
             )
 
 
+def check_listed(what: str, layer: nn.Module, known: set[int]) -> None:
+    """Refuse layers and parameters in a plain list or dict, which torch does not see; ``known`` are
+    the layers that it does."""
+    for key, value in vars(layer).items():
+        if key.startswith("_") or not isinstance(value, list | tuple | dict):
+            continue
+        for item in value.values() if isinstance(value, dict) else value:
+            hidden = isinstance(item, nn.Module) and id(item) not in known
+            if hidden or (isinstance(item, Tensor) and item.requires_grad):
+                kind = "Parameter" if isinstance(item, Tensor) else "Module"
+                form = "Dict" if isinstance(value, dict) else "List"
+                raise UserError(
+                    f"{what} keeps {'a tensor' if kind == 'Parameter' else 'layers'} in the plain "
+                    f"{form.lower()} {key!r}, where training does not find them; write "
+                    f"nn.{kind}{form}"
+                )
+
+
 def trained_places(module: nn.Module) -> set[int]:
     """Where in memory the parameters are that are trained."""
     found = (p for p in module.parameters() if p.requires_grad and not is_lazy(p))

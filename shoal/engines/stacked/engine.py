@@ -23,7 +23,7 @@ from shoal.core.notes import Notes
 from shoal.core.tree import Tree
 from shoal.core.types import ClientData, Pool
 from shoal.engines.api import Order, Results, Sums, SumTree, all_finite, payload_sums, weighted_sum
-from shoal.engines.client_round import ClientProgram, replaying
+from shoal.engines.client_round import ClientProgram, by_autograd, replaying
 from shoal.engines.compiler.capture import Untraceable
 from shoal.engines.loop import Loop
 from shoal.engines.stacked.compiled import KEPT, Compiled
@@ -135,6 +135,8 @@ class Stacked:
                 for row in range(len(results.clients))
             ]
         try:
+            if by_autograd(order.program.task):
+                raise Untraceable("torch.func cannot differentiate the network, only autograd can")
             return asker.ask(order, question, payload)
         except Untraceable as error:  # the loop's own steps do as well
             self.notes.add(f"{error}; questions are put to clients one by one")
@@ -209,6 +211,8 @@ class _Work:
         else:
             chunk = Chunk.of(self.order, self.order.members[begin:end])
         try:
+            if by_autograd(self.order.program.task):
+                raise Untraceable("torch.func cannot differentiate the network, only autograd can")
             with replaying():
                 results = self._summed(number, RUN[self.plan.path](self._compiled, chunk))
         except Untraceable as error:
