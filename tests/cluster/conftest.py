@@ -4,6 +4,7 @@ a network of their own that has loopback only: Ray puts the machine's address fo
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from typing import Any
@@ -74,3 +75,12 @@ def engine() -> Iterator[Callable[..., Ray]]:
     yield make
     for one in made:
         one.close()
+
+
+@pytest.fixture
+def closed() -> int:
+    """A port where nobody listens."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        port: int = server.getsockname()[1]
+    return port

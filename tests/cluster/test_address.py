@@ -55,14 +55,6 @@ def silent() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
-@pytest.fixture
-def closed() -> int:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        port: int = server.getsockname()[1]
-    return port
-
-
 @pytest.mark.parametrize("kind", ["{}", "ray://{}"])
 def test_nobody_is_at_the_address(kind: str, closed: int) -> None:
     began, address = time.monotonic(), kind.format(f"127.0.0.1:{closed}")

@@ -80,7 +80,7 @@ def connected(cluster: Cluster) -> Connection:
     address = cluster.address or os.environ.get("RAY_ADDRESS") or "local"
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     if cluster.environment:
-        options["runtime_env"] = cluster.environment
+        options["runtime_env"] = _possible(cluster.environment)
     if address == "local":
         most = cluster.workers and cluster.workers * cluster.cpus_per_worker
         options |= {"num_cpus": most or cores(), "include_dashboard": False}
@@ -91,6 +91,15 @@ def connected(cluster: Cluster) -> Connection:
     except Exception as error:  # Ray has no class of its own for most of them
         raise UserError(f"ray.address: {_where(address)} ({_first_line(error)})") from None
     return Connection(ray, True, None if address == "local" else _head(ray))
+
+
+def _possible(environment: dict[str, Any]) -> dict[str, Any]:
+    """The environment, once Ray has nothing to say against it."""
+    try:
+        import_module("ray.runtime_env").RuntimeEnv(**environment)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"ray.runtime_env, ray.working_dir: {_first_line(error)}") from None
+    return environment
 
 
 def answers(head: tuple[str, int], seconds: float = 1.0) -> bool:
