@@ -69,6 +69,8 @@ class Connection:
 def connected(cluster: Cluster) -> Connection:
     """Join the cluster, or start one here. Where nobody answers it says so within 20 seconds."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a simulation tells nobody about itself
+    os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")  # who lost a cluster looks for no other
+    os.environ.setdefault("RAY_CLIENT_RECONNECT_GRACE_PERIOD", "10")  # seconds
     ray: Any = import_module("ray")
     if ray.is_initialized():
         if cluster.environment:
@@ -90,6 +92,8 @@ def connected(cluster: Cluster) -> Connection:
         ray.init(address=address, **options)
     except Exception as error:  # Ray has no class of its own for most of them
         raise UserError(f"ray.address: {_where(address)} ({_first_line(error)})") from None
+    if address.startswith("ray://"):  # the head's own port may be closed from here
+        return Connection(ray, True, _split(address, address.removeprefix("ray://")))
     return Connection(ray, True, None if address == "local" else _head(ray))
 
 

@@ -145,9 +145,10 @@ class Ray:
         crew.begin(start)
         dispatch = Dispatch(len(shares), WINDOW * crew.size, who, say)
         try:
-            for answer in dispatch.answers(crew):
-                self.notes.add(*answer.checked().notes)
-                yield answer
+            with crew.connected():
+                for answer in dispatch.answers(crew):
+                    self.notes.add(*answer.checked().notes)
+                    yield answer
         except self._ray.exceptions.ObjectStoreFullError as error:
             raise LostMachinesError(f"ray: the cluster's object store is full: {error}") from None
 
