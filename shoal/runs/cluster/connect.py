@@ -71,6 +71,7 @@ def connected(cluster: Cluster) -> Connection:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a simulation tells nobody about itself
     os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")  # who lost a cluster looks for no other
     os.environ.setdefault("RAY_CLIENT_RECONNECT_GRACE_PERIOD", "10")  # seconds
+    os.environ.setdefault("RAY_CLIENT_MAX_CONNECTION_TIMEOUT_S", "5")  # of three attempts each
     ray: Any = import_module("ray")
     if ray.is_initialized():
         if cluster.environment:
@@ -91,7 +92,7 @@ def connected(cluster: Cluster) -> Connection:
     try:
         ray.init(address=address, **options)
     except Exception as error:  # Ray has no class of its own for most of them
-        raise UserError(f"ray.address: {_where(address)} ({_first_line(error)})") from None
+        raise _not_joined(address, error) from None
     if address.startswith("ray://"):  # the head's own port may be closed from here
         return Connection(ray, True, _split(address, address.removeprefix("ray://")))
     return Connection(ray, True, None if address == "local" else _head(ray))
@@ -139,10 +140,7 @@ def _answering(address: str) -> str:
     except subprocess.TimeoutExpired:
         said = f"no answer in {ANSWER:.0f} seconds"
     if said == NO_TOKEN:
-        raise UserError(
-            f"ray.address: the Ray cluster at {address} asks for a token, as ray start --head does "
-            f"where nothing else is said, and gets none or another one; {_token()}"
-        )
+        raise _no_token(address)
     if said:
         raise UserError(
             f"ray.address: something listens at {address}, but it does not answer as the head of a "
@@ -153,11 +151,33 @@ def _answering(address: str) -> str:
 
 def _said(stderr: str) -> str:
     """Ray's sentence; what surrounds it are warnings and the addresses of a stack."""
-    if any(sign in stderr for sign in ("InvalidAuthToken", "AuthenticationTokenLoader")):
+    signs = ("InvalidAuthToken", "AuthenticationTokenLoader", "AuthenticationError")
+    if any(sign in stderr for sign in signs):
         return NO_TOKEN  # with the mode but without a token, Ray ends its process
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     raised = [line for line in lines if line.partition(":")[0].endswith(("Error", "Exception"))]
     return (raised or lines or ["no word"])[-1].removeprefix("ray.exceptions.")[:300]
+
+
+def _not_joined(address: str, error: Exception) -> UserError:
+    """Why ``ray.init`` did not join; over Ray's client, nothing was asked before."""
+    said = _said(f"{type(error).__name__}: {error}")
+    if said == NO_TOKEN:
+        return _no_token(address)
+    if isinstance(error, ConnectionError) and address.startswith("ray://"):
+        return UserError(
+            f"ray.address: something listens at {address}, but no client of Ray of this version "
+            f"can join there ({said}); {_token()}; is it the port of ray start's "
+            "--ray-client-server-port?"
+        )
+    return UserError(f"ray.address: {_where(address)} ({said})")
+
+
+def _no_token(address: str) -> UserError:
+    return UserError(
+        f"ray.address: the Ray cluster at {address} asks for a token, as ray start --head does "
+        f"where nothing else is said, and gets none or another one; {_token()}"
+    )
 
 
 def _token() -> str:

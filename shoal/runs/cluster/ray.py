@@ -126,7 +126,29 @@ class Ray:
     def _answers(
         self, order: Order, shares: list[Share], question: Question | None
     ) -> Iterator[ShareAnswer]:
-        frame, crew = self._ray.put(frame_of(order, self._shelf)), self.crew
+        crew = self.crew
+
+        def who(index: int) -> str:
+            return named_clients(order.members[shares[index].begin : shares[index].end])
+
+        def say(text: str) -> None:
+            self.notes.add(f"ray, round {order.round}: {text}")
+
+        dispatch = Dispatch(len(shares), WINDOW * crew.size, who, say)
+        try:
+            with crew.connected():
+                crew.begin(self._start(order, shares, question))
+                for answer in dispatch.answers(crew):
+                    self.notes.add(*answer.checked().notes)
+                    yield answer
+        except self._ray.exceptions.ObjectStoreFullError as error:
+            raise LostMachinesError(f"ray: the cluster's object store is full: {error}") from None
+
+    def _start(
+        self, order: Order, shares: list[Share], question: Question | None
+    ) -> Callable[[int], Callable[[Any], Any]]:
+        """How to put a share to a worker."""
+        frame = self._ray.put(frame_of(order, self._shelf))
         number, program = self._program(order.program)
 
         def start(index: int) -> Callable[[Any], Any]:
@@ -136,21 +158,7 @@ class Ray:
             job = ShareJob(number, members, part.longest, share.plan, share.height, question)
             return lambda actor: actor.run.remote(job, frame, [program])
 
-        def who(index: int) -> str:
-            return named_clients(order.members[shares[index].begin : shares[index].end])
-
-        def say(text: str) -> None:
-            self.notes.add(f"ray, round {order.round}: {text}")
-
-        crew.begin(start)
-        dispatch = Dispatch(len(shares), WINDOW * crew.size, who, say)
-        try:
-            with crew.connected():
-                for answer in dispatch.answers(crew):
-                    self.notes.add(*answer.checked().notes)
-                    yield answer
-        except self._ray.exceptions.ObjectStoreFullError as error:
-            raise LostMachinesError(f"ray: the cluster's object store is full: {error}") from None
+        return start
 
     def _program(self, program: ClientProgram) -> tuple[int, Any]:
         """The program's number, and where workers find it."""
