@@ -17,12 +17,13 @@ from shoal.runs.cluster.ray import Ray
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 # Ray's workers give way to every other process of the machine: beside others they would starve.
 os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - so Ray reads it
-os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # as shoal has it: Ray reads it as it is imported
-
 if find_spec("ray") is None:  # an extra: pip install 'shoal[ray]'
     collect_ignore_glob = ["test_*.py"]
 else:
+    os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # as shoal imports it
     import ray
+
+    del os.environ["RAY_ENABLE_AUTO_CONNECT"]
     from ray.cluster_utils import Cluster as Nodes
 
 Made = Callable[..., Any]

@@ -69,10 +69,9 @@ class Connection:
 def connected(cluster: Cluster) -> Connection:
     """Join the cluster, or start one here. Where nobody answers it says so within 20 seconds."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a simulation tells nobody about itself
-    os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")  # who lost a cluster looks for no other
     os.environ.setdefault("RAY_CLIENT_RECONNECT_GRACE_PERIOD", "10")  # seconds
     os.environ.setdefault("RAY_CLIENT_MAX_CONNECTION_TIMEOUT_S", "5")  # of three attempts each
-    ray: Any = import_module("ray")
+    ray = _imported()
     if ray.is_initialized():
         if cluster.environment:
             raise UserError(
@@ -96,6 +95,20 @@ def connected(cluster: Cluster) -> Connection:
     if address.startswith("ray://"):  # the head's own port may be closed from here
         return Connection(ray, True, _split(address, address.removeprefix("ray://")))
     return Connection(ray, True, None if address == "local" else _head(ray))
+
+
+def _imported() -> Any:
+    """Ray, which else looks for another cluster whenever it has lost one. It reads that as it is
+    imported; a head that we start must not read it."""
+    name = "RAY_ENABLE_AUTO_CONNECT"
+    before = os.environ.get(name)
+    os.environ[name] = "0"
+    try:
+        return import_module("ray")
+    finally:
+        del os.environ[name]
+        if before is not None:
+            os.environ[name] = before
 
 
 def _possible(environment: dict[str, Any]) -> dict[str, Any]:
