@@ -32,12 +32,16 @@ Method = TypeVar("Method", bound=Callable[..., object])
 Start = Callable[[Any], Any]  # an actor -> the reference of its answer
 
 
-def beside(method: Method) -> Method:
-    """Of an actor: answered beside its work. It is what ``ray.method(concurrency_group=...)``
-    notes; said here, a class needs no Ray, and Ray's client, which takes no such option with a
-    call, reads it where it imports the class."""
-    vars(method)["__ray_concurrency_group__"] = "beside"
-    return method
+def in_group(name: str) -> Callable[[Method], Method]:
+    """Of an actor's method: answered beside its work, among others of the group. It is what
+    ``ray.method(concurrency_group=name)`` notes; said here, a class needs no Ray, and Ray's client,
+    which takes no such option with a call, reads it where it imports the class."""
+
+    def noted(method: Method) -> Method:
+        vars(method)["__ray_concurrency_group__"] = name
+        return method
+
+    return noted
 
 
 class ShareActor:
@@ -53,9 +57,9 @@ class ShareActor:
         self._node = ray.get_runtime_context().get_node_id()
         self._work = ShareWork(threads, ray.get, ray.cloudpickle.loads)
 
-    @beside
+    @in_group("pulse")
     def pulse(self) -> tuple[str, str]:
-        """Whoever does not answer is frozen."""
+        """Answered beside the work: whoever does not is frozen."""
         return self._node, f"{os.uname().nodename}, process {os.getpid()}"
 
     def run(self, job: ShareJob, frame: Any, program: list[Any]) -> ShareAnswer:
@@ -98,7 +102,7 @@ class ActorCrew(Generic[T]):
             memory=cluster.memory,
             # its own restarts would repeat a call behind our back; a share is given out again here
             max_restarts=0,
-            concurrency_groups={"beside": 1},
+            concurrency_groups={"pulse": 1},
         )(kind)
         self._family, self._made, self._failed = uuid4().hex[:6], 0, 0
         self.start: Callable[[int], Start] = lambda index: lambda actor: None

@@ -33,7 +33,7 @@ from shoal.core.machine import cores, keep_to
 from shoal.core.own_code import adopt, imported_first, told
 from shoal.data.sources import Dataset
 from shoal.runs.cluster.connect import Cluster, Connection, connected
-from shoal.runs.cluster.crew import ActorCrew, Hand, beside
+from shoal.runs.cluster.crew import ActorCrew, Hand, in_group
 from shoal.runs.cluster.dispatch import Dispatch
 from shoal.runs.directory import RunDir
 from shoal.runs.sweep.pool import Event, data_key
@@ -88,18 +88,18 @@ class RunActor:
         self._back: bytes | None = None
         self._stops = False
 
-    @beside
+    @in_group("pulse")
     def pulse(self) -> tuple[str, str]:
         return self._node, f"{os.uname().nodename}, process {os.getpid()}"
 
-    @beside
+    @in_group("pulse")
     def news(self) -> News:
-        """What is new."""
+        """What is new; asked beside the run."""
         events, self._events = self._events, []
         back, self._back = self._back, None
         return News(self._name, tuple(events), back)
 
-    @beside
+    @in_group("pulse")
     def stop(self) -> None:
         self._stops = True
 
