@@ -16,7 +16,7 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -31,11 +31,11 @@ from benchmarks.loads import LOADS, Load, features
 from benchmarks.networks import perceptron
 from shoal.core.machine import cores
 from shoal.engines.stacked import engine as stacked
-from shoal.engines.stacked.engine import Stacked, in_one_pool
+from shoal.engines.stacked.engine import Stacked
 from shoal.engines.stacked.plan import FINEST
+from shoal.runs.cluster import ray as ray_engine
 from shoal.runs.cluster.connect import Cluster
 from shoal.runs.cluster.ray import Ray
-from shoal.runs.cluster.shares import shares_of
 
 ASKED = ("W1", "W3", "W5", "R2", "tiny")
 TINY = Load("10,000 tiny clients", lambda: perceptron(8, 4, 2), features(8), (4,) * 10_000, 10_000,
@@ -102,16 +102,22 @@ def outside(load: Load, rounds: int) -> float:
         return max(0.0, seat.play(rounds).driver - 1e3 * inside[0] / rounds)
 
 
-def shares(seat: Seat, workers: int) -> int:
-    """How many sums come back in a round."""
-    found: list[Any] = []
-    engine = Stacked(1)
-    train: Callable[..., Any] = engine.train
-    engine.train = lambda order: (found.append(order), train(order))[1]  # type: ignore[method-assign]
-    copy = Seat("shares", seat.load, engine)
-    copy.play(1)
-    plan = engine.plan(in_one_pool(found[0]))
-    return len(shares_of(found[0], plan, workers))
+@contextmanager
+def counted() -> Iterator[list[int]]:
+    """How many shares went out, and how many sums they bring back, meanwhile."""
+    seen, cut = [0, 0], ray_engine.shares_of
+
+    def counting(*asked: Any, **more: Any) -> Any:
+        found = cut(*asked, **more)
+        seen[0] += len(found)
+        seen[1] += sum([max(1, len(share.branches)) for share in found])
+        return found
+
+    ray_engine.shares_of = counting  # type: ignore[assignment]
+    try:
+        yield seen
+    finally:
+        ray_engine.shares_of = cut
 
 
 def measured(name: str, load: Load, counts: list[int], turns: int) -> list[Row]:
@@ -130,7 +136,9 @@ def measured(name: str, load: Load, counts: list[int], turns: int) -> list[Row]:
                "driver": driver, "ratio": wall / seats[1].median("wall")}  # fmt: skip
         if count:
             row["above"] = 1e3 * (driver - base) / load.cohort
-            row["models"] = shares(seat, count) / count
+            with counted() as seen:
+                seat.play(1)
+            row["shares"], row["models"] = seen[0], seen[1] / count
         rows.append(row)
         shown = [f"{k} {v:.2f}" for k, v in row.items() if isinstance(v, float)]
         print(f"{name:5} {seat.name:18} ", *shown, flush=True)
@@ -154,9 +162,10 @@ def fitted(turns: int) -> Costs:
                                build=lambda hidden=hidden: perceptron(8, hidden, 2))  # fmt: skip
                 seat = Seat("fit", load, engine)
                 seat.play(2)
-                cost = min(seat.play(2).driver for _ in range(turns))
-                many = shares(seat, workers)
-                points.append([1.0, many, clients, megabytes(load) * (1 + many)])
+                with counted() as seen:
+                    cost = min(seat.play(2).driver for _ in range(turns))
+                many, sums = [n / (2 * turns) for n in seen]
+                points.append([1.0, many, clients, megabytes(load) * (1 + sums)])
                 spent.append(1e3 * cost)
         engine.close()
     weight = 1 / np.array(spent)
@@ -167,12 +176,12 @@ def fitted(turns: int) -> Costs:
     return dict(zip(("round", "share", "client", "megabyte"), found.tolist(), strict=True))
 
 
-def predicted(costs: Costs, training: float, clients: int, size: float, many: float,
-              at_once: int) -> float:  # fmt: skip
+def predicted(costs: Costs, training: float, clients: int, size: float, at_once: int,
+              many: float, sums: float) -> float:  # fmt: skip
     """Milliseconds of a round: training and what shares cost their workers, both divided by those
     who can work at once, and the driver's own time."""
     driver = (costs["round"] + many * costs["share"] + clients * costs["client"]
-              + size * (1 + many) * costs["megabyte"])  # fmt: skip
+              + size * (1 + sums) * costs["megabyte"])  # fmt: skip
     return (training + 1e-3 * many * costs["worker"]) / at_once + 1e-3 * driver
 
 
@@ -182,19 +191,19 @@ def of_workers(rows: list[Row]) -> float:
     left = []
     for row in rows:
         if row["workers"] > 1:
-            at_once, many = min(row["workers"], cores()), row["models"] * row["workers"]
+            at_once = min(row["workers"], cores())
             training = alone_of(rows, row["load"]) / at_once
-            left.append(1e3 * (row["wall"] - training - row["driver"]) * at_once / many)
+            left.append(1e3 * (row["wall"] - training - row["driver"]) * at_once / row["shares"])
     return max(0.0, statistics.median(left)) if left else 0.0
 
 
 def larger(costs: Costs, rows: list[Row], name: str, nodes: int) -> float:
     """Milliseconds of a round in which COHORT clients like those of a load take part: two
-    shares a worker, as far as there are chunks."""
+    shares a worker, as far as there are chunks, and two sums a share."""
     load, alone = loads()[name], alone_of(rows, name)
-    training = alone * COHORT / load.cohort
-    many = min(2 * nodes, FINEST)
-    return predicted(costs, training, COHORT, megabytes(load), many, nodes)
+    training, many = alone * COHORT / load.cohort, min(2 * nodes, FINEST)
+    sums = min(2 * many, FINEST)
+    return predicted(costs, training, COHORT, megabytes(load), nodes, many, sums)
 
 
 def alone_of(rows: list[Row], name: str) -> float:
@@ -222,8 +231,9 @@ def plot(path: Path, rows: list[Row], costs: Costs) -> None:
         places = [row["workers"] for row in ray]
         (line,) = left.plot(places, [row["wall"] / alone for row in ray], "o")
         size = megabytes(load)
-        ours = [predicted(costs, alone, load.cohort, size, row["models"] * n, min(n, cores()))
-                / alone for row, n in zip(ray, places, strict=True)]  # fmt: skip
+        ours = [predicted(costs, alone, load.cohort, size, min(n, cores()), row["shares"],
+                          row["models"] * n) / alone
+                for row, n in zip(ray, places, strict=True)]  # fmt: skip
         left.plot(places, ours, color=line.get_color(), label=name)
         many = [1, 2, 4, 8, 16, 32, NODES]
         right.plot(many, [larger(costs, rows, name, n) for n in many], color=line.get_color())

@@ -107,7 +107,9 @@ class ActorCrew(Generic[T]):
         self._family, self._made, self._failed = uuid4().hex[:6], 0, 0
         self.start: Callable[[int], Start] = lambda index: lambda actor: None
         self.hands: list[Hand] = []
-        self._order, self._short = 0, False  # short: fewer are there than were asked for
+        self._short = False  # fewer are there than were asked for
+        self.worked = 0.0  # seconds that answered shares took, all together
+        self._order = 0
         self._longest = self._looked = 0.0
         self._since = self._met = time.monotonic()  # when somebody was there last; the head, too
 
@@ -285,6 +287,7 @@ class ActorCrew(Generic[T]):
             return
         order, index = hand.task or (0, 0)
         self._longest = max(self._longest, now - hand.began)
+        self.worked += now - hand.began
         hand.task = hand.answer = None
         hand.heard = now
         if order == self._order:
