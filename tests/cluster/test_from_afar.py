@@ -37,7 +37,9 @@ evaluate: {every: 1}
 
 @pytest.fixture(autouse=True)
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray's client does not send the driver's path: nodes have a shoal of their own."""
+    """Ray's client does not send the driver's path: nodes have a shoal of their own. Its server
+    forks, which now and then fails where gRPC has handlers for that."""
+    monkeypatch.setenv("GRPC_ENABLE_FORK_SUPPORT", "0")
     known = os.environ.get("PYTHONPATH")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([HERE, *([known] if known else [])]))
 

@@ -177,6 +177,12 @@ def _not_joined(address: str, error: Exception) -> UserError:
     said = _said(f"{type(error).__name__}: {error}")
     if said == NO_TOKEN:
         return _no_token(address)
+    if "client server failed" in str(error) or "failure from server" in str(error):
+        return UserError(
+            f"ray.address: the head at {address} could not start a process for its client "
+            f"({said}); try again, or start the head with GRPC_ENABLE_FORK_SUPPORT=0 in its "
+            "environment, or use ray job submit"
+        )
     if isinstance(error, ConnectionError) and address.startswith("ray://"):
         return UserError(
             f"ray.address: something listens at {address}, but no client of Ray of this version "
