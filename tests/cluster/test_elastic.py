@@ -78,7 +78,11 @@ def test_a_node_is_drained(nodes: Make, engine: Make, tmp_path: Path) -> None:
     cluster = nodes(1)
     drained = cluster.add_node(num_cpus=1)
     made: Ray = engine()
-    assert drained.node_id in {hand.node for hand in made.crew.ready}
+    until = time.monotonic() + 30
+    while drained.node_id not in {hand.node for hand in made.crew.ready}:
+        assert time.monotonic() < until
+        made.crew.tend()
+        time.sleep(0.1)
     slow = Striking(folder=str(tmp_path), times=0, nap=0.05)
     threading.Timer(1.0, drain, (cluster.address, drained.node_id)).start()
     assert torch.equal(played(made, 6, slow), played(Loop(), 6))
