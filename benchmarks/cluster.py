@@ -185,13 +185,18 @@ def predicted(costs: Costs, training: float, clients: int, size: float, at_once:
     return (training + 1e-3 * many * costs["worker"]) / at_once + 1e-3 * driver
 
 
+def at_work(row: Row) -> int:
+    """How many workers can have worked at once."""
+    return int(min(row["workers"], cores(), row["shares"]))
+
+
 def of_workers(rows: list[Row]) -> float:
     """Microseconds that a share costs its worker beside training: what is left of the rounds that
     were measured with several of them."""
     left = []
     for row in rows:
         if row["workers"] > 1:
-            at_once = min(row["workers"], cores())
+            at_once = at_work(row)
             training = alone_of(rows, row["load"]) / at_once
             left.append(1e3 * (row["wall"] - training - row["driver"]) * at_once / row["shares"])
     return max(0.0, statistics.median(left)) if left else 0.0
@@ -231,7 +236,7 @@ def plot(path: Path, rows: list[Row], costs: Costs) -> None:
         places = [row["workers"] for row in ray]
         (line,) = left.plot(places, [row["wall"] / alone for row in ray], "o")
         size = megabytes(load)
-        ours = [predicted(costs, alone, load.cohort, size, min(n, cores()), row["shares"],
+        ours = [predicted(costs, alone, load.cohort, size, at_work(row), row["shares"],
                           row["models"] * n) / alone
                 for row, n in zip(ray, places, strict=True)]  # fmt: skip
         left.plot(places, ours, color=line.get_color(), label=name)
@@ -241,7 +246,7 @@ def plot(path: Path, rows: list[Row], costs: Costs) -> None:
         right.annotate(f"{name} ", (1, start), color=line.get_color(), va="center", ha="right")
     left.set(xlabel=f"workers on {cores()} cores", ylabel="a round / stacked on one thread")
     left.set(title="Measured (dots) and the model", xticks=[1, 2, 3, 4], ylim=(0, None))
-    left.legend(frameon=False)
+    left.legend(frameon=False, ncols=3, loc="lower left")
     right.set(xlabel="nodes of one core", ylabel="milliseconds a round", xscale="log", yscale="log")
     right.set(title=f"Model: {COHORT:,} of {MEMBERS:,} members", xlim=(0.5, 80))
     right.set_xticks([1, 4, 16, NODES], labels=["1", "4", "16", str(NODES)])
