@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -448,6 +449,7 @@ class Checkpoint(StrictModel):
     )
 
 
+ADDRESS = re.compile(r"auto|local|(ray://)?[^\s/]+:\d{1,5}")
 # What Ray knows in a runtime_env; it takes other names for plugins and fails much later.
 ENVIRONMENT = ("pip", "uv", "conda", "env_vars", "py_modules", "excludes", "config", "image_uri",
                "py_executable", "worker_process_setup_hook", "nsight", "rocprof_sys")  # fmt: skip
@@ -457,13 +459,15 @@ class RayCluster(StrictModel):
     """The cluster of ``engine: ray``, and what each worker asks of it."""
 
     address: str | None = key(
-        None, "the cluster", "host:port, ray://host:port, auto, or null for one of our own"
+        None, "the cluster", "host:port, ray://host:port, auto, local, or null"
     )
     workers: Count | None = key(None, "how many workers (null: as many as there is room for)")
     cpus_per_worker: Count = key(1, "cores that a worker reserves")
     gpus_per_worker: Finite = key(0, "workers compute on the CPU", "0")
     memory: Count | str | None = key(
-        None, "memory that a worker reserves", "a number of bytes, or such as 4GiB, or null"
+        None,
+        "memory that a worker reserves",
+        "a number of bytes of at least 1MiB, or such as 4GiB, or null",
     )
     runtime_env: dict[str, Any] = key(
         {}, "packages and variables of workers", "a mapping as Ray's runtime_env"
@@ -471,38 +475,39 @@ class RayCluster(StrictModel):
     working_dir: str | None = key(None, "what workers get a copy of", "a folder, or null")
     patience: Above0 = key(60.0, "seconds to wait for the first worker")
 
-    @field_validator("gpus_per_worker")
-    @classmethod
-    def _cpu(cls, value: float) -> float:
-        if value:
-            raise ValueError("0: workers compute on the cpu; for a gpu use engine: stacked")
-        return value
-
     @field_validator("memory")
     @classmethod
     def _bytes(cls, value: int | str | None) -> int | None:
         try:
-            return amount(value) if isinstance(value, str) else value
+            found = amount(value) if isinstance(value, str) else value
         except UserError:
-            raise ValueError("a number of bytes, or such as 4GiB, or null") from None
+            found = 0
+        if found is not None and found < 2**20:
+            raise ValueError("too few, or none")
+        return found
 
-    @field_validator("runtime_env")
-    @classmethod
-    def _known(cls, value: dict[str, Any]) -> dict[str, Any]:
-        for name in value:
-            if name == "working_dir":
-                raise ValueError("a mapping without working_dir, which is ray.working_dir")
+    @model_validator(mode="after")
+    def _possible(self) -> RayCluster:
+        if self.gpus_per_worker:
+            raise ValueError(
+                "gpus_per_worker must be 0: workers compute on the cpu; for a gpu use "
+                "engine: stacked"
+            )
+        if self.address is not None and not ADDRESS.fullmatch(self.address):
+            raise ValueError(
+                f"address {self.address!r} is none; write host:port of the head (ray start --head "
+                "prints it), ray://host:port, auto or local"
+            )
+        folder = self.working_dir
+        if folder is not None and "://" not in folder and not (folder and Path(folder).is_dir()):
+            raise ValueError(f"working_dir {folder!r} is no folder on this machine, and no URI")
+        if "working_dir" in self.runtime_env:
+            raise ValueError("working_dir has a key of its own, outside of runtime_env")
+        for name in self.runtime_env:
             if name not in ENVIRONMENT:
                 near = suggestion(name, ENVIRONMENT)
-                raise ValueError(f"a mapping as Ray's runtime_env, which has no {name!r}; {near}")
-        return value
-
-    @field_validator("working_dir")
-    @classmethod
-    def _folder(cls, value: str | None) -> str | None:
-        if value is not None and "://" not in value and not Path(value).is_dir():
-            raise ValueError("a folder on this machine, or a URI")
-        return value
+                raise ValueError(f"Ray knows no {name!r} in a runtime_env; {near}")
+        return self
 
 
 class Config(StrictModel):

@@ -4,6 +4,7 @@ a network of their own that has loopback only: Ray puts the machine's address fo
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from typing import Any
@@ -13,15 +14,18 @@ import pytest
 from shoal.runs.cluster.connect import Cluster
 from shoal.runs.cluster.ray import Ray
 
-if find_spec("ray") is None:  # an extra: pip install 'shoal[ray]'
-    collect_ignore_glob = ["test_*.py"]
-else:
-    import ray
-    from ray.cluster_utils import Cluster as Nodes
-
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 # Ray's workers give way to every other process of the machine: beside others they would starve.
 os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - so Ray reads it
+if find_spec("ray") is None:  # an extra: pip install 'shoal[ray]'
+    collect_ignore_glob = ["test_*.py"]
+else:
+    os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # as shoal imports it
+    import ray
+
+    del os.environ["RAY_ENABLE_AUTO_CONNECT"]
+    from ray.cluster_utils import Cluster as Nodes
+
 Made = Callable[..., Any]
 
 
@@ -74,3 +78,12 @@ def engine() -> Iterator[Callable[..., Ray]]:
     yield make
     for one in made:
         one.close()
+
+
+@pytest.fixture
+def closed() -> int:
+    """A port where nobody listens."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        port: int = server.getsockname()[1]
+    return port

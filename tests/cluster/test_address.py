@@ -55,14 +55,6 @@ def silent() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
-@pytest.fixture
-def closed() -> int:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        port: int = server.getsockname()[1]
-    return port
-
-
 @pytest.mark.parametrize("kind", ["{}", "ray://{}"])
 def test_nobody_is_at_the_address(kind: str, closed: int) -> None:
     began, address = time.monotonic(), kind.format(f"127.0.0.1:{closed}")
@@ -71,42 +63,60 @@ def test_nobody_is_at_the_address(kind: str, closed: int) -> None:
     assert time.monotonic() - began < 20
 
 
-def test_somebody_else_is_at_the_address(silent: int) -> None:
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        ("{}", "does not answer as the head .*token.*ray status"),
+        ("ray://{}", "no client of Ray of this version can join .*token.*client-server-port"),
+    ],
+)
+def test_somebody_else_is_at_the_address(kind: str, told: str, silent: int) -> None:
     began = time.monotonic()
-    with pytest.raises(UserError, match=r"does not answer as the head .*token.*ray status"):
-        connected(Cluster(address=f"127.0.0.1:{silent}"))
+    with pytest.raises(UserError, match=told):
+        connected(Cluster(address=kind.format(f"127.0.0.1:{silent}")))
     assert time.monotonic() - began < 20
 
 
 @pytest.fixture
-def guarded(closed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The head as ``ray start --head`` makes it: it asks for a token, which lies in its home."""
+def guarded(closed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The head as ``ray start --head`` makes it: it asks for a token, which lies in its home. Its
+    addresses, for nodes and for Ray's client."""
+    other = closed + 1 if closed < 2**16 - 1 else closed - 1
     with TemporaryDirectory(prefix="ray") as short:  # sockets have short names
         env = {**os.environ, "HOME": str(tmp_path), "RAY_TMPDIR": short, "RAY_AUTH_MODE": "token"}
         ray_s = [sys.executable, "-m", "ray.scripts.scripts"]
         subprocess.run([*ray_s, "get-auth-token", "--generate"], env=env, capture_output=True)
-        words = ["start", "--head", "--block", f"--port={closed}", "--num-cpus=1"]
+        words = ["start", "--head", "--block", f"--port={closed}", "--num-cpus=1",
+                 f"--ray-client-server-port={other}"]  # fmt: skip
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         head = subprocess.Popen([*ray_s, *words, "--include-dashboard=false"], env=env, **quiet)
         until = time.monotonic() + 60
-        while not answers(("127.0.0.1", closed)):
+        while not (answers(("127.0.0.1", closed)) and answers(("127.0.0.1", other))):
             assert time.monotonic() < until and head.poll() is None
             time.sleep(0.2)
         monkeypatch.setenv("HOME", str(tmp_path / "nobody"))
-        yield f"127.0.0.1:{closed}"
+        yield [f"127.0.0.1:{closed}", f"ray://127.0.0.1:{other}"]
         head.terminate()
         head.wait(30)
 
 
 def test_the_cluster_asks_for_a_token(
-    guarded: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    guarded: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = f"the Ray cluster at {guarded} asks for a token.* {{}}$"
-    with pytest.raises(UserError, match=told.format("set RAY_AUTH_MODE=.*RAY_AUTH_TOKEN_PATH")):
-        connected(Cluster(address=guarded))
+    set_it, is_it = "set RAY_AUTH_MODE=.*RAY_AUTH_TOKEN_PATH", "the token is from .*is it the clus"
+    head, client = guarded
+    told = f"the Ray cluster at {head} asks for a token.* "
+    with pytest.raises(UserError, match=told + set_it):
+        connected(Cluster(address=head))
+    began = time.monotonic()
+    with pytest.raises(UserError, match=f"listens at {client}, but no client.*{set_it}"):
+        connected(Cluster(address=client))
+    assert time.monotonic() - began < 20
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
-    with pytest.raises(UserError, match=told.format("the token is from .*is it the cluster's.")):
-        connected(Cluster(address=guarded))
+    for address in guarded:
+        told = f"the Ray cluster at {address} asks for a token.* "
+        with pytest.raises(UserError, match=told + is_it):
+            connected(Cluster(address=address))
 
 
 @pytest.mark.parametrize("address", ["nowhere", "host:0", "host:port", "ray://host", ":6379"])

@@ -13,8 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 import torch
 from mortal import Striking
+from ray._raylet import GcsClient
+from ray.core.generated import autoscaler_pb2
 from support import SmallWorld, play, settings_for, small_task
 from torch import Tensor
 
@@ -69,16 +72,36 @@ def test_a_node_joins(nodes: Make, engine: Make) -> None:
     assert any("room for 2 workers now" in note for note in made.notes)
 
 
-def test_a_node_is_drained(nodes: Make, engine: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_is_drained(nodes: Make, engine: Make, tmp_path: Path) -> None:
+    """As an autoscaler or ``ray drain-node`` does: the worker leaves after its share, and then
+    the node. What is going on meanwhile is not disturbed."""
     cluster = nodes(1)
-    cluster.add_node(num_cpus=1)
+    drained = cluster.add_node(num_cpus=1)
     made: Ray = engine()
-    leaving = made.crew.ready[1].node
-    monkeypatch.setattr(made.crew, "_leaving", lambda: {leaving})
-    time.sleep(crew.LOOK)
-    assert torch.equal(played(made, 2), played(Stacked(), 2))
-    assert [hand.node for hand in made.crew.ready].count(leaving) == 0
-    assert any("its node is drained" in note for note in made.notes)
+    until = time.monotonic() + 30
+    while drained.node_id not in {hand.node for hand in made.crew.ready}:
+        assert time.monotonic() < until
+        made.crew.tend()
+        time.sleep(0.1)
+    slow = Striking(folder=str(tmp_path), times=0, nap=0.05)
+    threading.Timer(1.0, drain, (cluster.address, drained.node_id)).start()
+    assert torch.equal(played(made, 6, slow), played(Loop(), 6))
+    assert drained.node_id not in {hand.node for hand in made.crew.hands}
+    told = list(made.notes)
+    assert [note for note in told if "leaves in time: its node is drained" in note], told
+    assert not [note for note in told if "done again" in note], told
+    until = time.monotonic() + 20
+    while any(node["Alive"] and node["NodeID"] == drained.node_id for node in ray.nodes()):
+        assert time.monotonic() < until, "the node does not go although nobody is on it"
+        time.sleep(0.2)
+
+
+def drain(address: str, node: str) -> None:
+    """What ``ray drain-node`` asks for: a minute until the machine is taken away."""
+    end = int(1000 * (time.time() + 60))
+    why = autoscaler_pb2.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
+    accepted, said = GcsClient(address=address).drain_node(node, why, "taken back", end)
+    assert accepted, said
 
 
 def test_an_empty_cluster_grows(nodes: Make, engine: Make) -> None:

@@ -366,9 +366,10 @@ def test_a_teacher_that_is_not_there_says_nothing_that_is_not_finite(mode: str) 
 def test_a_round_in_which_nobody_is_scored_has_no_loss(tmp_path: Path) -> None:
     """It was not a number in memory and null in files, so that a resumed run had other records."""
     file = tmp_path / "few.csv"
-    file.write_text("a,b,y\n" + "".join(f"{k}.5,{7 - k}.5,{k % 2}\n" for k in range(8)))
+    labels = [0, 1] * 15 + [2] * 4  # one row per member in the stage of class 2
+    file.write_text("a,b,y\n" + "".join(f"{k}.5,{7 - k}.5,{y}\n" for k, y in enumerate(labels)))
     data = {"name": "files", "path": str(file), "y": "y"}
-    world = {"name": "classes", "members": 4, "stages": 2, "rounds_per_stage": 1, "hidden": True}
+    world = {"name": "classes", "members": 3, "stages": 2, "rounds_per_stage": 1, "hidden": True}
     held = {"rows": "members_held_out"}  # nobody has rows to spare
     found = shoal.run(data=data, world=world, evaluate=held, out=tmp_path / "run")
     written = [

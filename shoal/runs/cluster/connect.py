@@ -69,7 +69,9 @@ class Connection:
 def connected(cluster: Cluster) -> Connection:
     """Join the cluster, or start one here. Where nobody answers it says so within 20 seconds."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a simulation tells nobody about itself
-    ray: Any = import_module("ray")
+    os.environ.setdefault("RAY_CLIENT_RECONNECT_GRACE_PERIOD", "10")  # seconds
+    os.environ.setdefault("RAY_CLIENT_MAX_CONNECTION_TIMEOUT_S", "5")  # of three attempts each
+    ray = _imported()
     if ray.is_initialized():
         if cluster.environment:
             raise UserError(
@@ -80,7 +82,7 @@ def connected(cluster: Cluster) -> Connection:
     address = cluster.address or os.environ.get("RAY_ADDRESS") or "local"
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     if cluster.environment:
-        options["runtime_env"] = cluster.environment
+        options["runtime_env"] = _possible(cluster.environment)
     if address == "local":
         most = cluster.workers and cluster.workers * cluster.cpus_per_worker
         options |= {"num_cpus": most or cores(), "include_dashboard": False}
@@ -89,8 +91,33 @@ def connected(cluster: Cluster) -> Connection:
     try:
         ray.init(address=address, **options)
     except Exception as error:  # Ray has no class of its own for most of them
-        raise UserError(f"ray.address: {_where(address)} ({_first_line(error)})") from None
+        raise _not_joined(address, error) from None
+    if address.startswith("ray://"):  # the head's own port may be closed from here
+        return Connection(ray, True, _split(address, address.removeprefix("ray://")))
     return Connection(ray, True, None if address == "local" else _head(ray))
+
+
+def _imported() -> Any:
+    """Ray, which else looks for another cluster whenever it has lost one. It reads that as it is
+    imported; a head that we start must not read it."""
+    name = "RAY_ENABLE_AUTO_CONNECT"
+    before = os.environ.get(name)
+    os.environ[name] = "0"
+    try:
+        return import_module("ray")
+    finally:
+        del os.environ[name]
+        if before is not None:
+            os.environ[name] = before
+
+
+def _possible(environment: dict[str, Any]) -> dict[str, Any]:
+    """The environment, once Ray has nothing to say against it."""
+    try:
+        import_module("ray.runtime_env").RuntimeEnv(**environment)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"ray.runtime_env, ray.working_dir: {_first_line(error)}") from None
+    return environment
 
 
 def answers(head: tuple[str, int], seconds: float = 1.0) -> bool:
@@ -126,10 +153,7 @@ def _answering(address: str) -> str:
     except subprocess.TimeoutExpired:
         said = f"no answer in {ANSWER:.0f} seconds"
     if said == NO_TOKEN:
-        raise UserError(
-            f"ray.address: the Ray cluster at {address} asks for a token, as ray start --head does "
-            f"where nothing else is said, and gets none or another one; {_token()}"
-        )
+        raise _no_token(address)
     if said:
         raise UserError(
             f"ray.address: something listens at {address}, but it does not answer as the head of a "
@@ -140,11 +164,39 @@ def _answering(address: str) -> str:
 
 def _said(stderr: str) -> str:
     """Ray's sentence; what surrounds it are warnings and the addresses of a stack."""
-    if any(sign in stderr for sign in ("InvalidAuthToken", "AuthenticationTokenLoader")):
+    signs = ("InvalidAuthToken", "AuthenticationTokenLoader", "AuthenticationError")
+    if any(sign in stderr for sign in signs):
         return NO_TOKEN  # with the mode but without a token, Ray ends its process
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     raised = [line for line in lines if line.partition(":")[0].endswith(("Error", "Exception"))]
     return (raised or lines or ["no word"])[-1].removeprefix("ray.exceptions.")[:300]
+
+
+def _not_joined(address: str, error: Exception) -> UserError:
+    """Why ``ray.init`` did not join; over Ray's client, nothing was asked before."""
+    said = _said(f"{type(error).__name__}: {error}")
+    if said == NO_TOKEN:
+        return _no_token(address)
+    if "client server failed" in str(error) or "failure from server" in str(error):
+        return UserError(
+            f"ray.address: the head at {address} could not start a process for its client "
+            f"({said}); try again, or start the head with GRPC_ENABLE_FORK_SUPPORT=0 in its "
+            "environment, or use ray job submit"
+        )
+    if isinstance(error, ConnectionError) and address.startswith("ray://"):
+        return UserError(
+            f"ray.address: something listens at {address}, but no client of Ray of this version "
+            f"can join there ({said}); {_token()}; is it the port of ray start's "
+            "--ray-client-server-port?"
+        )
+    return UserError(f"ray.address: {_where(address)} ({said})")
+
+
+def _no_token(address: str) -> UserError:
+    return UserError(
+        f"ray.address: the Ray cluster at {address} asks for a token, as ray start --head does "
+        f"where nothing else is said, and gets none or another one; {_token()}"
+    )
 
 
 def _token() -> str:

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 from uuid import uuid4
@@ -27,7 +28,20 @@ LATER = 5.0  # seconds that the first round waits for workers that are about to 
 FAILED = 3  # workers that did not start, one after another
 
 T = TypeVar("T")  # what an actor answers
+Method = TypeVar("Method", bound=Callable[..., object])
 Start = Callable[[Any], Any]  # an actor -> the reference of its answer
+
+
+def in_group(name: str) -> Callable[[Method], Method]:
+    """Of an actor's method: answered beside its work, among others of the group. It is what
+    ``ray.method(concurrency_group=name)`` notes; said here, a class needs no Ray, and Ray's client,
+    which takes no such option with a call, reads it where it imports the class."""
+
+    def noted(method: Method) -> Method:
+        vars(method)["__ray_concurrency_group__"] = name
+        return method
+
+    return noted
 
 
 class ShareActor:
@@ -43,6 +57,7 @@ class ShareActor:
         self._node = ray.get_runtime_context().get_node_id()
         self._work = ShareWork(threads, ray.get, ray.cloudpickle.loads)
 
+    @in_group("pulse")
     def pulse(self) -> tuple[str, str]:
         """Answered beside the work: whoever does not is frozen."""
         return self._node, f"{os.uname().nodename}, process {os.getpid()}"
@@ -65,6 +80,7 @@ class Hand:
     task: tuple[int, int] | None = None  # of which order, which share
     answer: Any = None
     began: float = 0.0
+    leaves: bool = False  # its node is drained: it gets no other share
 
 
 class ActorCrew(Generic[T]):
@@ -91,6 +107,8 @@ class ActorCrew(Generic[T]):
         self._family, self._made, self._failed = uuid4().hex[:6], 0, 0
         self.start: Callable[[int], Start] = lambda index: lambda actor: None
         self.hands: list[Hand] = []
+        self._short = False  # fewer are there than were asked for
+        self.worked = 0.0  # seconds that answered shares took, all together
         self._order = 0
         self._longest = self._looked = 0.0
         self._since = self._met = time.monotonic()  # when somebody was there last; the head, too
@@ -118,6 +136,7 @@ class ActorCrew(Generic[T]):
                 until = time.monotonic() + LATER
             time.sleep(0.05)
         wanted, here = self._cluster.workers or len(self.hands), len(self.ready)
+        self._short = here < wanted and self._cluster.workers is not None
         if here < wanted:
             self._note(
                 f"ray: {wanted} workers were asked for and {here} are there, which do all the "
@@ -132,6 +151,9 @@ class ActorCrew(Generic[T]):
         if not self._head_is_there(now):
             return  # whatever is asked of it now would wait
         self._hear(now)
+        if self._short and len(self.ready) == self._cluster.workers:
+            self._short = False
+            self._note(f"ray: all {len(self.ready)} workers that were asked for are there now")
         self._place(now)
         if self.ready:
             self._since = now
@@ -146,6 +168,20 @@ class ActorCrew(Generic[T]):
             host, port = self._head
             raise LostMachinesError(f"ray: the head of the cluster at {host}:{port} is gone")
         return self._met == now
+
+    @contextmanager
+    def connected(self) -> Iterator[None]:
+        """Ray's client has errors of its own for a cluster that is gone."""
+        try:
+            yield
+        except (ConnectionError, self._ray.exceptions.RaySystemError):
+            if self._head is None or (self._ray.is_initialized() and answers(self._head)):
+                raise
+            self.hands = []
+            host, port = self._head
+            raise LostMachinesError(
+                f"ray: the connection to the cluster at {host}:{port} is gone"
+            ) from None
 
     def _hear(self, now: float) -> None:
         asked = {hand.pulse: hand for hand in self.hands if hand.pulse is not None}
@@ -164,7 +200,7 @@ class ActorCrew(Generic[T]):
                     self._drop(hand)
         for hand in self.ready:
             if hand.pulse is None and now - hand.heard > PULSE:
-                hand.pulse = self._ask(hand.actor)
+                hand.pulse = hand.actor.pulse.remote()
 
     def _not_started(self, error: Exception) -> None:
         self._failed += 1
@@ -174,7 +210,9 @@ class ActorCrew(Generic[T]):
     def _place(self, now: float) -> None:
         """As many actors as there is room for; those that wait tell an autoscaler so."""
         leaving = self._leaving()
-        for hand in [h for h in self.hands if h.node in leaving and h.task is None]:
+        for hand in self.hands:
+            hand.leaves = hand.node in leaving
+        for hand in [h for h in self.hands if h.leaves and h.task is None]:
             self._note(f"ray: the worker at {hand.place} leaves in time: its node is drained")
             self._drop(hand)
         wanted = self._cluster.workers
@@ -188,13 +226,9 @@ class ActorCrew(Generic[T]):
             name = f"shoal-{self._family}-{self._made}"  # the dashboard shows it
             path = self._cluster.folders(sys.path)
             actor = self._kind.options(name=name).remote(path, self._cluster.cpus_per_worker)
-            self.hands.append(Hand(actor, now, now, self._ask(actor)))
+            self.hands.append(Hand(actor, now, now, actor.pulse.remote()))
         if self._order > 1 and len(self.hands) > before and self._cluster.workers is None:
             self._note(f"ray: room for {len(self.hands)} workers now, before for {before}")
-
-    @staticmethod
-    def _ask(actor: Any) -> Any:
-        return actor.pulse.options(concurrency_group="pulse").remote()
 
     def _leaving(self) -> set[str]:
         state = getattr(getattr(self._ray, "_private", None), "state", None)
@@ -218,10 +252,13 @@ class ActorCrew(Generic[T]):
 
     # ---- the crew of a dispatch ----
     def idle(self) -> bool:
-        return any(hand.task is None for hand in self.ready)
+        return bool(self._free())
+
+    def _free(self) -> list[Hand]:
+        return [hand for hand in self.ready if hand.task is None and not hand.leaves]
 
     def give(self, index: int) -> None:
-        hand = next(hand for hand in self.ready if hand.task is None)
+        hand = self._free()[0]
         hand.task, hand.began = (self._order, index), time.monotonic()
         hand.answer = self.start(index)(hand.actor)
 
@@ -250,6 +287,7 @@ class ActorCrew(Generic[T]):
             return
         order, index = hand.task or (0, 0)
         self._longest = max(self._longest, now - hand.began)
+        self.worked += now - hand.began
         hand.task = hand.answer = None
         hand.heard = now
         if order == self._order:

@@ -7,6 +7,7 @@ where they belong; so the bits are those of one machine, with any number of work
 from __future__ import annotations
 
 import copyreg
+import math
 import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
@@ -30,6 +31,7 @@ from shoal.runs.cluster.dispatch import Dispatch
 from shoal.runs.cluster.shares import (
     Question,
     Share,
+    cost_of,
     named_clients,
     part_of,
     question_of,
@@ -66,6 +68,7 @@ class Ray:
         self._plans.notes = self.notes
         self._shelf = Shelf(self._ray.put)
         self._programs: list[tuple[ClientProgram, Any]] = []
+        self._paces: dict[int, float] = {}  # of programs, in the last round: how small shares are
         self._crew: ActorCrew[ShareAnswer] | None = None
 
     def train(self, order: Order) -> Iterator[Results]:
@@ -77,17 +80,22 @@ class Ray:
         if plan is not None:
             self.notes.detail(*plan.why)
         group = at_once(order) if compact else 1
-        shares = shares_of(order, plan, self.crew.size, group)
+        number, worked = self._program(order.program)[0], self.crew.worked
+        pace = self._paces.get(number, math.inf)
+        shares = shares_of(order, plan, self.crew.size, group, pace)
         sums = SumTree(len(plan.spans)) if plan is not None else None
         before: Results | None = None  # the last results bring the sums
         for share, answer in zip(shares, self._answers(order, shares, None), strict=True):
             if sums is not None:
-                sums.put(share.place, own_sums(answer.sums), share.height)
+                for branch, own in zip(share.branches, answer.sums, strict=True):
+                    sums.put(branch.place, own_sums(own), branch.height)
             for results in map(received, answer.found):
                 if before is not None:
                     yield before
                 before = results
         assert before is not None, "every member of an order is in a share"
+        if plan is not None:
+            self._paces[number] = (self.crew.worked - worked) / cost_of(order)
         yield before._replace(sums=sums.total if sums is not None else None)
 
     def ask(self, order: Order, question: Callable[..., Tree], payload: Tree) -> list[Tree]:
@@ -126,15 +134,7 @@ class Ray:
     def _answers(
         self, order: Order, shares: list[Share], question: Question | None
     ) -> Iterator[ShareAnswer]:
-        frame, crew = self._ray.put(frame_of(order, self._shelf)), self.crew
-        number, program = self._program(order.program)
-
-        def start(index: int) -> Callable[[Any], Any]:
-            share = shares[index]
-            part = part_of(order, share)
-            members = packed(part, self._shelf)
-            job = ShareJob(number, members, part.longest, share.plan, share.height, question)
-            return lambda actor: actor.run.remote(job, frame, [program])
+        crew = self.crew
 
         def who(index: int) -> str:
             return named_clients(order.members[shares[index].begin : shares[index].end])
@@ -142,14 +142,31 @@ class Ray:
         def say(text: str) -> None:
             self.notes.add(f"ray, round {order.round}: {text}")
 
-        crew.begin(start)
         dispatch = Dispatch(len(shares), WINDOW * crew.size, who, say)
         try:
-            for answer in dispatch.answers(crew):
-                self.notes.add(*answer.checked().notes)
-                yield answer
+            with crew.connected():
+                crew.begin(self._start(order, shares, question))
+                for answer in dispatch.answers(crew):
+                    self.notes.add(*answer.checked().notes)
+                    yield answer
         except self._ray.exceptions.ObjectStoreFullError as error:
             raise LostMachinesError(f"ray: the cluster's object store is full: {error}") from None
+
+    def _start(
+        self, order: Order, shares: list[Share], question: Question | None
+    ) -> Callable[[int], Callable[[Any], Any]]:
+        """How to put a share to a worker."""
+        frame = self._ray.put(frame_of(order, self._shelf))
+        number, program = self._program(order.program)
+
+        def start(index: int) -> Callable[[Any], Any]:
+            share = shares[index]
+            part = part_of(order, share)
+            members = packed(part, self._shelf)
+            job = ShareJob(number, members, part.longest, share.plan, share.branches, question)
+            return lambda actor: actor.run.remote(job, frame, [program])
+
+        return start
 
     def _program(self, program: ClientProgram) -> tuple[int, Any]:
         """The program's number, and where workers find it."""

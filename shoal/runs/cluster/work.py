@@ -14,12 +14,12 @@ import torch
 from shoal.core import tree
 from shoal.core.errors import LostMachinesError
 from shoal.core.tree import Tree
-from shoal.engines.api import Order
+from shoal.engines.api import Order, Results, Sums
 from shoal.engines.client_round import ClientProgram
 from shoal.engines.loop import Loop
 from shoal.engines.stacked.engine import Stacked
 from shoal.engines.stacked.plan import StackPlan
-from shoal.runs.cluster.shares import Question
+from shoal.runs.cluster.shares import Branch, Question, cut
 from shoal.runs.cluster.travel import (
     Held,
     Members,
@@ -39,16 +39,17 @@ class ShareJob:
     members: Members
     longest: int
     plan: StackPlan | None = None
-    height: int = 0
+    branches: tuple[Branch, ...] = ()
     question: Question | None = None
 
 
 @dataclass(frozen=True)
 class ShareAnswer:
-    """Results (or answers to a question) and the sum of what was added up, as they travel."""
+    """Results (or answers to a question) and, branch by branch, the sums of what was added up, as
+    they travel."""
 
     found: Tree = ()
-    sums: Tree = None
+    sums: tuple[Tree, ...] = ()
     notes: tuple[str, ...] = ()
     error: bytes | None = None
 
@@ -86,18 +87,24 @@ class ShareWork:
                 )
             return ShareAnswer(error=_packed(error))
 
-    def _done(self, order: Order, job: ShareJob) -> tuple[Tree, Tree]:
+    def _done(self, order: Order, job: ShareJob) -> tuple[Tree, tuple[Tree, ...]]:
         engine = self._loop if order.program.method.loop_only_reason else self._stacked
         if job.question is not None:
             payload = tree.apply(arrived, job.question.payload)
             answers = engine.ask(order, job.question.bound(order.program), payload)
-            return travelling(array, tuple(answers)), None
+            return travelling(array, tuple(answers)), ()
+        results: list[Results] = []
+        sums: list[Sums | None] = []
         if job.plan is None:
-            results, sums = list(engine.train(order)), None
-        else:
-            results, sums = self._stacked.branch(order, job.plan, job.height)
+            results += engine.train(order)
+        for part, plan, height in cut(order, job.plan, job.branches):
+            found, total = self._stacked.branch(part, plan, height)
+            results += found
+            if total is not None and total.lent is not None:
+                total = total._replace(delta=total.delta.clone())  # the next branch writes there
+            sums.append(total)
         with torch.inference_mode():
-            return [sent(r, order.program) for r in results], travelling(array, sums)
+            return [sent(r, order.program) for r in results], travelling(array, tuple(sums))
 
 
 def _packed(error: Exception) -> bytes:

@@ -33,7 +33,7 @@ from shoal.core.machine import cores, keep_to
 from shoal.core.own_code import adopt, imported_first, told
 from shoal.data.sources import Dataset
 from shoal.runs.cluster.connect import Cluster, Connection, connected
-from shoal.runs.cluster.crew import ActorCrew, Hand
+from shoal.runs.cluster.crew import ActorCrew, Hand, in_group
 from shoal.runs.cluster.dispatch import Dispatch
 from shoal.runs.directory import RunDir
 from shoal.runs.sweep.pool import Event, data_key
@@ -88,15 +88,18 @@ class RunActor:
         self._back: bytes | None = None
         self._stops = False
 
+    @in_group("pulse")
     def pulse(self) -> tuple[str, str]:
         return self._node, f"{os.uname().nodename}, process {os.getpid()}"
 
+    @in_group("pulse")
     def news(self) -> News:
         """What is new; asked beside the run."""
         events, self._events = self._events, []
         back, self._back = self._back, None
         return News(self._name, tuple(events), back)
 
+    @in_group("pulse")
     def stop(self) -> None:
         self._stops = True
 
@@ -201,7 +204,7 @@ class RunCrew(ActorCrew[News]):
         waiting = {id(hand) for hand in self._asked.values()}
         for hand in self.hands:
             if hand.task is not None and id(hand) not in waiting:
-                self._asked[self._beside(hand.actor.news)] = hand
+                self._asked[hand.actor.news.remote()] = hand
         done = self._ray.wait(list(self._asked), num_returns=len(self._asked), timeout=0)[0] \
             if self._asked else []  # fmt: skip
         for reference in done:
@@ -213,7 +216,7 @@ class RunCrew(ActorCrew[News]):
         """Let everybody come to a checkpoint, and hear what they say last."""
         busy = [hand for hand in self.hands if hand.task is not None]
         for hand in busy:
-            self._beside(hand.actor.stop)
+            hand.actor.stop.remote()
         answers = [hand.answer for hand in busy]
         done = self._ray.wait(answers, num_returns=len(answers), timeout=STOPPING)[0] \
             if answers else []  # fmt: skip
@@ -224,10 +227,6 @@ class RunCrew(ActorCrew[News]):
 
     def abandon(self) -> None:
         """``stop`` has been there."""
-
-    @staticmethod
-    def _beside(method: Any) -> Any:
-        return method.options(concurrency_group="pulse").remote()
 
 
 def play_on(cluster: Cluster, root: Path, runs: dict[str, dict[str, Any]], seconds: float | None,
@@ -271,8 +270,9 @@ def play_on(cluster: Cluster, root: Path, runs: dict[str, dict[str, Any]], secon
         crew.begin(start)
         dispatch = Dispatch(len(names), len(names), names.__getitem__, say, once=True,
                             give_up=give_up)  # fmt: skip
-        for news in dispatch.answers(crew):
-            take(news)
+        with crew.connected():
+            for news in dispatch.answers(crew):
+                take(news)
     except KeyboardInterrupt:
         crew.stop()
         for name in open_names:
