@@ -14,6 +14,7 @@ from shoal.config.schema import Config, from_mapping
 from shoal.config.subject import (
     Subject,
     as_read_by,
+    begun,
     check_target,
     complete_data,
     complete_model,
@@ -288,7 +289,7 @@ def _subject(
         return config, quadratic(config.problem, config.seed)
     with concerning("data"):
         data = as_read_by(config.model, data if data is not None else dataset_of(config))
-        data = on_device(data, config.device)
+        data = on_device(begun(data, config), config.device)
         config = _with(config, data=complete_data(config))
         check_target(data, config.evaluate.metrics)
         chosen = config.evaluate.metrics or DEFAULTS[data.target]

@@ -29,6 +29,7 @@ from shoal.data.sources.own_files import (
     stratified,
 )
 from shoal.data.targets import Answers, answers
+from shoal.data.time_column import Calendar
 
 OF_ROWS = ("client", "test", "seed", "calendar")
 OF_TARGET = TargetRules._fields
@@ -36,8 +37,8 @@ OF_COLUMNS = ColumnRules._fields
 OF_ARRAYS = ("target", "classes", "test", "seed")
 
 
-def dataset_of(given: Any, calendar: str | None = None) -> Dataset:
-    """The data set that an object is; ``calendar`` is the column of a dated world."""
+def dataset_of(given: Any, calendar: Calendar | None = None) -> Dataset:
+    """The data set that an object is; ``calendar`` is that of a dated world."""
     if isinstance(given, Dataset):
         return checked(given)
     options: dict[str, Any] = {}
