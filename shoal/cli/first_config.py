@@ -130,8 +130,10 @@ def written(found: Survey, file: Path) -> str:
         line("path", str(file)),
         line("y", found.y[0] if len(found.y) == 1 else list(found.y), answers(found)),
     ]
-    if found.target != "class":
+    if found.target != "class" or found.of(found.y[0]).sort == "numbers":
         out.append(line("target", found.target))
+    if "x" in found.inputs and len(found.inputs) > 1:  # alone it would be the only input
+        out.append(line("x", list(found.inputs), "a column called x alone would be the only input"))
     if found.member:
         out.append(line("client", found.member, members(found)))
     if found.date:

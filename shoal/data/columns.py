@@ -58,7 +58,8 @@ class Numbers:
     def write(self, values: Array, out: Floats) -> None:
         if values.dtype == object:
             values = np.array([np.nan if v is None else float(v) for v in values.tolist()])
-        out[:, 0] = values - self.offset if self.offset else values
+        with np.errstate(over="ignore"):  # what is too large is refused with its row
+            out[:, 0] = values - self.offset if self.offset else values
 
     def settled(self, values: Array) -> Numbers:
         """With an offset, where float32 could not tell neighbours apart."""

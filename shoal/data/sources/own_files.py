@@ -200,7 +200,7 @@ def of_table(
     _check_classes(learnt, held, kind.y, table)
     beside = (client, test, when)
     taken = {*listed(kind.y), *(name for name in beside if isinstance(name, str))}
-    notes = [learnt.note] if learnt.note else []
+    notes = [*table.notes, *([learnt.note] if learnt.note else [])]
     times = None
     if came is not None and calendar is not None:
         times = TimeColumn.read(calendar, came, held, table.where)
@@ -256,9 +256,9 @@ def _owned(
                         f"row, so nobody has more than one; name the column that says whose row "
                         f"it is.")  # fmt: skip
     own = [torch.from_numpy(group[m]) for m in (~held, held)]
-    return data._replace(
-        group=own[0], test_group=own[1], names=tuple(as_texts(np.array(names)).tolist())
-    )
+    texts = tuple(as_texts(np.array(names)).tolist())
+    notes = (*data.notes, *(f"data: {told}" for told in tables.alike(texts)))
+    return data._replace(group=own[0], test_group=own[1], names=texts, notes=notes)
 
 
 class Inputs(NamedTuple):
