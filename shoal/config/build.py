@@ -92,6 +92,9 @@ def build(
     if config.problem is None and isinstance(config.data.options.get("path"), str):
         path = str(Path(config.data.options["path"]).expanduser().resolve())
         config = _with(config, data={**config.data.model_dump(), "path": path})
+    if config.client_weights is not None:
+        with concerning("client_weights"):
+            chosen.with_weights(config.client_weights)  # a part may be right with equal ones only
     members = config.world.options.get("members")
     if config.problem is None and isinstance(members, str):
         path = str(Path(members).expanduser().resolve())
