@@ -254,7 +254,10 @@ def _array(values: Any) -> Array:
 
     kind = values.type
     if pa.types.is_dictionary(kind):
-        values, kind = values.cast(kind.value_type), kind.value_type
+        if "string_view" in str(kind.value_type):  # polars': it has no cast of its own
+            values, kind = values.cast(pa.dictionary(pa.int64(), pa.string())), pa.string()
+        kind = getattr(kind, "value_type", kind)
+        values = values.cast(kind)
     if pa.types.is_boolean(kind) and values.null_count:
         values = values.cast(pa.int8())
     if pa.types.is_decimal(kind):

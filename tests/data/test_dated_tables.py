@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -104,9 +105,10 @@ def trips(folder: Path, change: Mapping[int, tuple[str, ...]] | None = None) -> 
     return path
 
 
-def played(path: Path, **world: Any) -> Result:
+def played(path: Path, format: str | None = None, **world: Any) -> Result:
     data = {"path": str(path), "y": "minutes", "client": "harbour", "test": "test",
-            "target": "number", "date": {"column": "day", "features": ["weekday", "elapsed"]},
+            "target": "number",
+            "date": {"column": "day", "features": ["weekday", "elapsed"], "format": format},
             "text": {"column": "note", "vocabulary": 8}}  # fmt: skip
     return run(
         data=data,
@@ -121,9 +123,7 @@ def test_a_later_value_changes_nothing_before_it(tmp_path: Path) -> None:
     one, two = played(trips(tmp_path)), played(trips(tmp_path, other))
     rounds = len(one.rounds)
     assert rounds == 3  # the last period, in which the rows differ, is only scored on
-    seen = [
-        result.plan.world.pool.x[:81] for result in (one, two)
-    ]  # of three periods
+    seen = [result.plan.world.pool.x[:81] for result in (one, two)]  # of three periods
     assert torch.equal(*seen)
     before = [[r["loss"] for r in result.rounds[:-1]] for result in (one, two)]
     assert before[0] == before[1] and all(loss is not None for loss in before[0])
@@ -144,3 +144,15 @@ def test_a_column_that_begins_later_is_refused(tmp_path: Path) -> None:
     rows = {row: ("1.5", "", "calm", "3.0") for row in range(30)}
     with pytest.raises(UserError, match="'load' of .* has no value in a training row of the first"):
         played(trips(tmp_path, rows))
+
+
+def test_a_calendar_reads_dates_as_data_date_says(tmp_path: Path) -> None:
+    path = trips(tmp_path)
+    other = tmp_path / "other.csv"
+    days = re.sub(r"(2024)-(\d\d)-(\d\d)", r"\3.\2.\1", path.read_text())
+    other.write_text(days)
+    assert "01.01.2024" in days
+    one, two = (played(p, format=f) for p, f in ((path, None), (other, "%d.%m.%Y")))
+    assert [r["loss"] for r in one.rounds] == [r["loss"] for r in two.rounds]
+    with pytest.raises(UserError, match="'01.01.2024' in row 1, which is no date"):
+        played(other)

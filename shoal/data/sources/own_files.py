@@ -24,6 +24,7 @@ from shoal.data.columns import (
     category,
     counted_words,
     date_parts,
+    dates,
     prepared,
 )
 from shoal.data.dataset import Dataset, source
@@ -203,6 +204,9 @@ def of_table(
     notes = [*table.notes, *([learnt.note] if learnt.note else [])]
     times = None
     if came is not None and calendar is not None:
+        said = _settings(rules.date, "date", ("column", "features", "format"))
+        if said.get("column") == when and said.get("format") is not None:
+            came = dates(came, str(when), said["format"], table.where)
         times = TimeColumn.read(calendar, came, held, table.where)
     first = None if times is None else times.first
     made = inputs(table, rules, taken, held, notes, first)
