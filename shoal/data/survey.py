@@ -242,9 +242,9 @@ def _with_member(
                 and 2 <= c.distinct <= found.rows // 4]  # fmt: skip
         guess = _named(able, MEMBERS)
         if guess is None:
-            told = (f"no column says whose row it is (--member COLUMN): rows are dealt to "
-                    f"{found.dealt} members")  # fmt: skip
-            return replace(found, guesses=(*found.guesses, told))
+            nobody = (f"no column says whose row it is (--member COLUMN): rows are dealt to "
+                      f"{found.dealt} members")  # fmt: skip
+            return replace(found, guesses=(*found.guesses, nobody))
         name = guess.name
     counts = Counter(as_texts(table.column(name)).tolist())
     if len(counts) == found.rows > 2:
