@@ -17,6 +17,7 @@ from torch import Tensor
 from shoal.config.build import RunPlan, build
 from shoal.config.own_names import own_names
 from shoal.config.schema import Config, from_mapping
+from shoal.config.subject import calendar_of
 from shoal.core.errors import UserError, concerning
 from shoal.core.files import dump_json, dump_yaml, write_bytes, write_text
 from shoal.core.own_code import is_importing, is_in_a_file, named
@@ -136,7 +137,7 @@ def run(
     said = isinstance(given, Mapping) and ("name" in given or "path" in given)
     if not (isinstance(given, str | None) or said or callable(given)):
         with concerning("data"):
-            rows = dataset_of(given, world.get("column") if isinstance(world, Mapping) else None)
+            rows = dataset_of(given, calendar_of(world) if isinstance(world, Mapping) else None)
         values["data"] = as_config(rows, given)
     if isinstance(world, str | Mapping):
         values["world"] = world if isinstance(world, str) else dict(world)

@@ -130,8 +130,10 @@ def written(found: Survey, file: Path) -> str:
         line("path", str(file)),
         line("y", found.y[0] if len(found.y) == 1 else list(found.y), answers(found)),
     ]
-    if found.target != "class":
+    if found.target != "class" or found.of(found.y[0]).sort == "numbers":
         out.append(line("target", found.target))
+    if "x" in found.inputs and len(found.inputs) > 1:  # alone it would be the only input
+        out.append(line("x", list(found.inputs), "a column called x alone would be the only input"))
     if found.member:
         out.append(line("client", found.member, members(found)))
     if found.date:
@@ -166,6 +168,11 @@ def _training(found: Survey) -> list[str]:
     batch = 32 if rows < 20_000 else 128 if rows < 500_000 else 1024
     kind = {"class": "logistic regression", "multi_label": "logistic regression for each label",
             "number": "linear regression"}[found.target]  # fmt: skip
+    # YAML takes 1e-05 for a text
+    decay = f"{float(f'{1 / (0.8 * rows):.1g}'):.12f}".rstrip("0")
+    penalty = "}" if found.target == "number" else (
+        f", weight_decay: {decay}}}  # 1 by training rows, so that rare values are not overrated"
+    )  # fmt: skip
     metrics = {"class": "[f1]", "multi_label": "[f1]", "number": "[r2, mae, rmse]"}[found.target]
     if found.member:
         world = f"{{name: static, partition: natural, rounds: {rounds}}}  # each {found.member}"
@@ -183,7 +190,8 @@ def _training(found: Survey) -> list[str]:
             else []
         ),
         f"participation: {'100' if many else '1.0'}  # members per round: a number, or a share",
-        f"local: {{epochs: 2, batch: {batch}, lr: 0.02, optimizer: adam, schedule: polynomial}}",
+        f"local: {{epochs: 2, batch: {batch}, lr: 0.1, optimizer: adam, schedule: polynomial"
+        f"{penalty}",
         "method: fedavg  # `shoal methods` lists the others",
         "evaluate:",
         "  rows: test_all  # the test rows above; members_held_out scores each member on its own",

@@ -14,6 +14,7 @@ from shoal.config.schema import Config, Named, from_mapping
 from shoal.config.subject import (
     Subject,
     as_read_by,
+    begun,
     check_target,
     complete_data,
     complete_model,
@@ -86,6 +87,9 @@ def build(
     share = config.local.validation
     validation = (0.3 if needs else 0.0) if share == "auto" else share
     config = _with_absolute_paths(config)
+    if config.client_weights is not None:
+        with concerning("client_weights"):
+            chosen.with_weights(config.client_weights)  # a part may be right with equal ones only
     device = _device(config)
     engine = resolved_engine(config.engine, chosen, device)
     config = _with(
@@ -299,7 +303,7 @@ def _subject(
         return config, quadratic(config.problem, config.seed)
     with concerning("data"):
         data = as_read_by(config.model, data if data is not None else dataset_of(config))
-        data = on_device(data, config.device)
+        data = on_device(begun(data, config), config.device)
         config = _with(config, data=complete_data(config))
         check_target(data, config.evaluate.metrics)
         chosen = config.evaluate.metrics or DEFAULTS[data.target]

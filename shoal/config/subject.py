@@ -31,6 +31,7 @@ from shoal.data.given import load_own
 from shoal.data.sources import Dataset, names
 from shoal.data.sources import load as load_data
 from shoal.data.text import sharing
+from shoal.data.time_column import plain_dates
 from shoal.methods.catalog.registry import defaults_of
 from shoal.metrics.functions import FITTING as FITTING_METRICS
 from shoal.metrics.functions import METRICS
@@ -73,9 +74,27 @@ def dataset_of(config: Config) -> Dataset:
                         "world: {name: dated, column: ...}")  # fmt: skip
     if is_users(config.data.name):
         return load_own(config.data.name, options)
-    if world.get("column") is not None and CALENDAR in defaults_of(function(config.data.name)):
-        options[CALENDAR] = world["column"]
+    when = calendar_of(world)
+    if when is not None and CALENDAR in defaults_of(function(config.data.name)):
+        options[CALENDAR] = when
     return load_data(config.data.name, **options)
+
+
+def calendar_of(world: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What a world says of the column of its calendar; None where it names none."""
+    if not isinstance(world.get("column"), str):
+        return None
+    said = {key: world.get(key) for key in ("column", "unit", "origin", "period")}
+    return {key: plain_dates(value) for key, value in said.items() if value is not None}
+
+
+def begun(data: Dataset, config: Config) -> Dataset:
+    """Data of a dated world, which say what rows the first period has: nothing is learnt of later
+    ones before they come."""
+    world = _said_of_world(config)
+    if data.times is None or data.times.first is not None or world.get("name") != "dated":
+        return data
+    return data._replace(times=data.times.begun({"column": data.times.column, **world}))
 
 
 def on_device(data: Dataset, device: str) -> Dataset:
@@ -91,7 +110,7 @@ def drawn_data(config: Config) -> list[Any]:
     they write every option out."""
     seed = config.seed if _drawn_with_run(config) else None
     try:
-        values = {**complete_data(config), CALENDAR: _said_of_world(config).get("column")}
+        values = {**complete_data(config), CALENDAR: calendar_of(_said_of_world(config))}
     except UserError:  # said when the data are read
         values = config.data.model_dump(mode="json")
     if isinstance(values.get("path"), str):
@@ -270,9 +289,18 @@ def as_read_by(choice: ModelChoice, data: Dataset) -> Dataset:
     return data._replace(train=train, test=test, vocabulary=None, notes=(*data.notes, said))
 
 
+def _learnt(data: Dataset) -> torch.Tensor:
+    """Answers that statistics are made of: of training rows, in a dated world of the first
+    period."""
+    y = data.train.y
+    if data.times is None or data.times.first is None:
+        return y
+    return y[torch.from_numpy(data.times.first).to(y.device)]
+
+
 def _variances(data: Dataset) -> tuple[float, ...]:
     """Of each column of training answers; 1 of one that never varies."""
-    y = data.train.y.double().reshape(len(data.train.y), -1)
+    y = _learnt(data).double().reshape(len(_learnt(data)), -1)
     return tuple(float(v) or 1.0 for v in y.var(0, unbiased=False)) if len(y) else ()
 
 
@@ -332,9 +360,9 @@ def _check_ignored(ignored: int | None, data: Dataset) -> None:
 
 
 def _class_weights(loss: Loss, data: Dataset) -> torch.Tensor | None:
-    """One weight a class, 1 on average over the training rows when balanced; of a label (one of
+    """One weight a class, 1 on average over the rows that tell when balanced; of a label (one of
     several) the weight of a 1, balanced where 0 and 1 count the same."""
-    wanted, classes, y = loss.class_weights, data.classes or 0, data.train.y
+    wanted, classes, y = loss.class_weights, data.classes or 0, _learnt(data)
     if wanted is None:
         return None
     if wanted == "balanced" and data.target == "multi_label":

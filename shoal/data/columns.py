@@ -58,7 +58,8 @@ class Numbers:
     def write(self, values: Array, out: Floats) -> None:
         if values.dtype == object:
             values = np.array([np.nan if v is None else float(v) for v in values.tolist()])
-        out[:, 0] = values - self.offset if self.offset else values
+        with np.errstate(over="ignore"):  # what is too large is refused with its row
+            out[:, 0] = values - self.offset if self.offset else values
 
     def settled(self, values: Array) -> Numbers:
         """With an offset, where float32 could not tell neighbours apart."""
@@ -192,18 +193,19 @@ def counted_words(table: Table, name: str, train: Mask, size: int) -> WordCounts
 
 
 def date_parts(
-    table: Table, name: str, train: Mask, parts: Sequence[str], form: str | None
+    table: Table, name: str, rows: tuple[Mask, Mask], parts: Sequence[str], form: str | None
 ) -> list[ColumnEncoder]:
-    known = dates(table.column(name), name, form, table.where)[train]
-    known = known[~np.isnat(known)]
-    if not len(known):
+    """``rows``: training rows, and those of them that time is counted from."""
+    found_in = dates(table.column(name), name, form, table.where)
+    known, early = (chosen[~np.isnat(chosen)] for chosen in (found_in[mask] for mask in rows))
+    if not len(known) or not len(early):
         raise UserError(f"column {name!r} of {table.where} has no date in its training rows.")
     out: list[ColumnEncoder] = []
     for part in parts:
         if part not in PARTS:
             raise UserError(f"data.date has no feature {part!r}; {suggestion(part, PARTS)}.")
         if part == "elapsed":
-            out.append(Elapsed(name, known.min(), form, table.where))
+            out.append(Elapsed(name, early.min(), form, table.where))
         else:
             found = tuple(np.unique(part_of(known, part)).tolist())
             out.append(DateParts(name, part, found, form, table.where))
@@ -295,26 +297,34 @@ class Prepared(NamedTuple):
 
 
 def prepared(
-    table: Table, encoders: Sequence[ColumnEncoder], test: Mask, normalize: Normalize
+    table: Table,
+    encoders: Sequence[ColumnEncoder],
+    test: Mask,
+    normalize: Normalize,
+    first: Mask | None = None,
 ) -> tuple[Prepared, Floats, Floats]:
-    """Inputs of training and of test rows, in the order of the table, and how they were made."""
+    """Inputs of training and of test rows, in the order of the table, and how they were made.
+
+    Means and widths are learnt from training rows; of those only from ``first``, if it is given.
+    """
     chosen = list(encoders)
     if normalize != "none":
-        first = next(table.blocks([e.column for e in encoders]))
-        known = ~test[: len(first[0])] if len(first) else test  # a test row says nothing
-        chosen = [e.settled(v[known]) if isinstance(e, Numbers) else e
-                  for e, v in zip(encoders, first, strict=True)]  # fmt: skip
+        learnt = ~test  # a test row says nothing
+        if first is not None:
+            learnt[~test] = first
+        chosen = _settled(table, encoders, learnt)
     names = [name for encoder in chosen for name in encoder.names]
     sums = _Sums(table.where, names, minmax=normalize == "minmax")
     held = int(test.sum())
     train = np.empty((len(test) - held, len(names)), np.float32)
     tested = np.empty((held, len(names)), np.float32)
-    _fill(table, chosen, [(~test, train), (test, tested)], sums)
+    _fill(table, chosen, [(~test, train), (test, tested)], sums, first)
     own = np.array([e.scaled for e in chosen for _ in e.names])
     shift, width = sums.scale(normalize)
     empty = [name for name, n in zip(names, sums.count, strict=True) if not n]
     if empty and len(train):
-        raise UserError(f"column {empty[0]!r} of {table.where} has no value in any training row; "
+        where = "any training row" if first is None else "a training row of the first period"
+        raise UserError(f"column {empty[0]!r} of {table.where} has no value in {where}; "
                         f"leave it out with leave_out: [{empty[0]}].")  # fmt: skip
     by_column = dict(zip(names, sums.missing.tolist(), strict=True))
     made = Prepared(
@@ -329,13 +339,26 @@ def prepared(
     return made, train, tested
 
 
+def _settled(table: Table, encoders: Sequence[ColumnEncoder], known: Mask) -> list[ColumnEncoder]:
+    """Encoders with their offsets, from the first block of the table that has known rows."""
+    begin = 0
+    for values in table.blocks([e.column for e in encoders]):
+        rows = known[begin : begin + len(values[0])]
+        if rows.any():
+            return [e.settled(v[rows]) if isinstance(e, Numbers) else e
+                    for e, v in zip(encoders, values, strict=True)]  # fmt: skip
+        begin += len(rows)
+    return list(encoders)
+
+
 def _fill(
     table: Table,
     encoders: Sequence[ColumnEncoder],
     parts: Sequence[tuple[Mask, Floats]],
     sums: _Sums,
+    learnt: Mask | None = None,
 ) -> None:
-    """Write every part's rows; the sums are those of the first part."""
+    """Write every part's rows; the sums are those of the first part, or of its rows ``learnt``."""
     ends = np.cumsum([len(e.names) for e in encoders]).tolist()
     places = list(zip([0, *ends[:-1]], ends, strict=True))
     step = max(64, CELLS // max(1, ends[-1]))
@@ -351,9 +374,10 @@ def _fill(
                 chosen = np.flatnonzero(mask[begin : begin + rows])
                 mine = out[at[number] : at[number] + len(chosen)]
                 np.take(block[:rows], chosen, axis=0, out=mine, mode="clip")
-                at[number] += len(chosen)
                 if number == 0:
-                    sums.add(mine)
+                    seen = slice(at[0], at[0] + len(chosen))
+                    sums.add(mine if learnt is None else mine[learnt[seen]])
+                at[number] += len(chosen)
             begin += rows
 
 

@@ -29,6 +29,7 @@ from shoal.data.sources.own_files import (
     stratified,
 )
 from shoal.data.targets import Answers, answers
+from shoal.data.time_column import Calendar
 
 OF_ROWS = ("client", "test", "seed", "calendar")
 OF_TARGET = TargetRules._fields
@@ -36,8 +37,8 @@ OF_COLUMNS = ColumnRules._fields
 OF_ARRAYS = ("target", "classes", "test", "seed")
 
 
-def dataset_of(given: Any, calendar: str | None = None) -> Dataset:
-    """The data set that an object is; ``calendar`` is the column of a dated world."""
+def dataset_of(given: Any, calendar: Calendar | None = None) -> Dataset:
+    """The data set that an object is; ``calendar`` is that of a dated world."""
     if isinstance(given, Dataset):
         return checked(given)
     options: dict[str, Any] = {}
@@ -70,6 +71,7 @@ def as_config(data: Dataset, given: Any) -> dict[str, Any]:
 
 
 # ---- frames --------------------------------------------------------------------------------------
+PICTURES = ("Image", "Array2D", "Array3D")  # features of Hugging Face's
 SPLIT = "(test)"  # the column that says which part of several a row is of
 
 
@@ -84,30 +86,49 @@ def _frame(given: Any) -> tuple[tables.Table, dict[str, Any]] | None:
         if type(given).__module__.partition(".")[0] == "pandas":
             return tables.of_arrow(pa.Table.from_pandas(given, preserve_index=False), name), {}
         if _hugging(given):
-            return tables.of_arrow(given.with_format("arrow")[:], name), {}
+            return _of_hugging(given, name), {}
         lazy = getattr(given, "collect", None)
         given = lazy() if callable(lazy) else given
         if isinstance(given, pa.Table) or hasattr(given, "__arrow_c_stream__"):
             return tables.of_arrow(pa.table(given), name), {}
-    except (pa.ArrowException, TypeError) as error:
+    except (pa.ArrowException, TypeError, ValueError) as error:
         raise UserError(f"{name} cannot be read ({' '.join(str(error).split())}).") from None
     return None
 
 
 def _hugging(given: Any) -> bool:
-    return hasattr(given, "with_format") and hasattr(given, "column_names")
+    return all(hasattr(given, name) for name in ("with_format", "column_names", "__len__"))
+
+
+def _of_hugging(given: Any, name: str) -> tables.Table:
+    """A data set of Hugging Face's; pictures become arrays of channels, rows, columns."""
+    features = getattr(given, "features", None) or {}
+    arrays = [n for n, kind in features.items() if type(kind).__name__ in PICTURES]
+    rest = [n for n in given.column_names if n not in arrays]
+    plain = given.select_columns(rest) if arrays else given
+    table = tables.of_arrow(plain.with_format("arrow")[:], name)
+    if not arrays:
+        return table
+    columns = {n: table.column(n) for n in rest}
+    for n in arrays:
+        values = np.array([np.asarray(row[n]) for row in given.with_format(None).select_columns(n)])
+        if type(features[n]).__name__ == "Image":
+            values = values[:, None] if values.ndim == 3 else np.moveaxis(values, -1, 1)
+        columns[n] = values
+    return tables.of_arrays({n: columns[n] for n in given.column_names}, name)
 
 
 def _joined(parts: Mapping[str, Any], name: str) -> tuple[tables.Table, dict[str, Any]]:
     """Training and test part of a dictionary of data sets in one table."""
-    import pyarrow as pa
-
     test = next((key for key in ("test", "validation") if key in parts), None)
     if "train" not in parts or test is None:
         raise UserError(f"{name} has {', '.join(parts)}; it needs train, and test or validation.")
-    read = [parts[key].with_format("arrow")[:] for key in ("train", test)]
-    read = [t.append_column(SPLIT, pa.array([bool(n)] * len(t))) for n, t in enumerate(read)]
-    return tables.of_arrow(pa.concat_tables(read), name), {"test": SPLIT}
+    read = [_of_hugging(parts[key], name) for key in ("train", test)]
+    if read[0].kinds != read[1].kinds:
+        raise UserError(f"{name}: the columns of train and {test} differ.")
+    columns = {n: np.concatenate([t.column(n) for t in read]) for n in read[0].names}
+    columns[SPLIT] = np.repeat([False, True], [t.rows for t in read])
+    return tables.of_arrays(columns, name), {"test": SPLIT}
 
 
 def _of_frame(table: tables.Table, options: Mapping[str, Any]) -> Dataset:

@@ -17,6 +17,7 @@ from shoal.data.columns import Numbers, Prepared, as_texts
 from shoal.data.dataset import Dataset, checked
 from shoal.data.sources.own_files import ColumnRules, TargetRules, inputs, listed
 from shoal.data.tables import Table
+from shoal.data.time_column import column_of
 
 
 def later_table(data: Dataset, path: Path) -> Table:
@@ -52,7 +53,8 @@ def later_inputs(data: Dataset, table: Table) -> Tensor:
         return torch.from_numpy(data.known.encode(texts, int(length or 64)))
     rules = ColumnRules(**{k: v for k, v in options.items() if k in ColumnRules._fields})
     rules = rules._replace(category=listed(rules.category), leave_out=[])
-    beside = (options.get("client"), options.get("test"), options.get("calendar"))
+    when = options.get("calendar")
+    beside = (options.get("client"), options.get("test"), when and column_of(when))
     taken = {*listed(options.get("y", "y")), *(n for n in beside if isinstance(n, str)),
              *listed(options.get("leave_out", ()))}  # fmt: skip
     return inputs(table, rules, taken, np.ones(table.rows, dtype=bool), []).test

@@ -14,7 +14,18 @@ import numpy as np
 from shoal.core.errors import UserError
 from shoal.core.types import Target
 from shoal.data.columns import MOST, as_texts, dates, part_of
-from shoal.data.tables import COMMA, Array, Table, check_mixed, is_number, no_value, read, row_of
+from shoal.data.tables import (
+    COMMA,
+    Array,
+    Table,
+    alike,
+    check_mixed,
+    is_number,
+    no_value,
+    read,
+    row_of,
+    such,
+)
 
 Sort = Literal["numbers", "whole numbers", "categories", "texts", "dates", "names of rows",
                "one value", "nothing", "arrays", "other"]  # fmt: skip
@@ -66,13 +77,21 @@ class Survey:
         return next(c for c in self.columns if c.name == name)
 
     @property
+    def inputs(self) -> tuple[str, ...]:
+        """Columns that are inputs by themselves."""
+        taken = {*self.y, self.member, self.date, self.test, self.text}
+        taken |= {name for name, _ in self.leave_out}
+        return tuple(c.name for c in self.columns if c.name not in taken)
+
+    @property
     def dealt(self) -> int:
         """To how many members rows are dealt that name none."""
         return min(10, max(1, self.rows // 10))
 
     @property
     def odd(self) -> list[str]:
-        return sorted({text for column in self.columns for text in column.odd})
+        """Texts that stand for no value among numbers; a member may well be called so."""
+        return sorted({text for c in self.columns if c.name != self.member for text in c.odd})
 
 
 def survey(
@@ -86,7 +105,8 @@ def survey(
         if name is not None:
             table.check(name, key)
     columns = tuple(_facts(table, name) for name in table.names)
-    found = Survey(str(path), table.rows, columns)
+    told = tuple(note.removeprefix("data: ") for note in table.notes)
+    found = Survey(str(path), table.rows, columns, guesses=told)
     found = _with_member(found, table, member, (*y, date))
     found = _with_date(found, table, date)
     found = _with_test(found, table)
@@ -107,7 +127,10 @@ def _facts(table: Table, name: str) -> ColumnFacts:
     if kind == "text":
         if COMMA.match(str(known[0])):
             check_mixed(known, name, table.where)
-        return _of_texts(facts, as_texts(known).tolist(), len(values))
+        found = _of_texts(facts, as_texts(known).tolist(), len(values))
+        if found.sort not in ("dates", "texts"):
+            _check_dates(values, name, table.where)
+        return found
     if kind not in ("number", "date"):
         return facts
     distinct = len(np.unique(known))
@@ -119,6 +142,10 @@ def _facts(table: Table, name: str) -> ColumnFacts:
     if known.dtype.kind == "b":
         return facts._replace(sort="categories")
     real = known.astype(np.float64)
+    if not np.isfinite(real).all():
+        raise UserError(f"column {name!r} of {table.where} has a value that is infinite in row "
+                        f"{row_of(np.isinf(values.astype(np.float64)))}; every value must be "
+                        f"finite.")  # fmt: skip
     whole = bool(np.all(real == np.floor(real)))
     if whole:
         facts = facts._replace(example=str(int(real[0])))
@@ -151,6 +178,33 @@ def _of_texts(facts: ColumnFacts, texts: list[str], rows: int) -> ColumnFacts:
     if len(found) <= MOST:
         return facts._replace(sort="categories")
     return facts._replace(sort="names of rows")
+
+
+def _check_dates(values: Array, name: str, where: object) -> None:
+    """Refuse a column of dates of which a few are none: a cell went wrong."""
+    texts = Counter(as_texts(values, "").tolist())
+    found = [text for text in texts if _LIKE_DATE.match(text)]
+    if len(found) * 2 <= len(texts) or sum(texts[text] for text in found) * 2 <= len(values):
+        return
+    for form in (None, *FORMATS):
+        good = {text for text in found if _is_date(text, form)}
+        if len(good) * 10 >= len(found) * 9:
+            bad = np.array([text != "" and text not in good for text in as_texts(values, "")])
+            if bad.any():
+                raise UserError(f"column {name!r} of {where} holds dates, but "
+                                f"{str(values[row_of(bad) - 1])!r} in row {row_of(bad)}; correct "
+                                f"it, or leave the cell empty.")  # fmt: skip
+
+
+_LIKE_DATE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}\b")
+
+
+def _is_date(text: str, form: str | None) -> bool:
+    try:
+        dates(np.array([text], dtype=object), "", form, "")
+    except UserError:
+        return False
+    return True
 
 
 def _format(texts: Sequence[str]) -> str | None:
@@ -188,9 +242,9 @@ def _with_member(
                 and 2 <= c.distinct <= found.rows // 4]  # fmt: skip
         guess = _named(able, MEMBERS)
         if guess is None:
-            told = (f"no column says whose row it is (--member COLUMN): rows are dealt to "
-                    f"{found.dealt} members")  # fmt: skip
-            return replace(found, guesses=(*found.guesses, told))
+            nobody = (f"no column says whose row it is (--member COLUMN): rows are dealt to "
+                      f"{found.dealt} members")  # fmt: skip
+            return replace(found, guesses=(*found.guesses, nobody))
         name = guess.name
     counts = Counter(as_texts(table.column(name)).tolist())
     if len(counts) == found.rows > 2:
@@ -201,9 +255,10 @@ def _with_member(
     if missing.any():
         raise UserError(f"column {name!r} of {table.where} (--member) has no value in row "
                         f"{row_of(missing)}; every row needs a member.")  # fmt: skip
-    told = f"{name} says whose row it is (by its name; --member COLUMN)"
+    told = [] if named else [f"{name} says whose row it is (by its name; --member COLUMN)"]
+    told += alike(counts)
     return replace(found, member=name, members=tuple(sorted(counts.items())),
-                   guesses=(*found.guesses, *([] if named else [told])))  # fmt: skip
+                   guesses=(*found.guesses, *told))  # fmt: skip
 
 
 def _with_date(found: Survey, table: Table, named: str | None) -> Survey:
@@ -218,6 +273,8 @@ def _with_date(found: Survey, table: Table, named: str | None) -> Survey:
     told = () if named else (f"{name} says when (its values are dates; --date COLUMN)",)
     if facts.format in ("%d/%m/%Y", "%m/%d/%Y", "%d/%m/%Y %H:%M", "%m/%d/%Y %H:%M"):
         told = (*told, f"dates in {name} are read as {facts.format}")
+    if any(re.search(r":.*([zZ]|[-+]\d\d:?\d\d)$", t) for t in as_texts(table.column(name), "")):
+        told = (*told, f"times in {name} name zones, and are read in UTC")
     return replace(found, date=name, features=(*wanted, "elapsed"),
                    guesses=(*found.guesses, *told))  # fmt: skip
 
@@ -241,6 +298,9 @@ def _with_answers(found: Survey, table: Table, named: Sequence[str]) -> Survey:
     if not chosen:
         several = [c.name for c in able if c.binary and re.match(r"(y|label|tag)s?_", c.name)]
         guess = _named(able, ANSWERS)
+        dull = _named((c for c in found.columns if c.sort in ("one value", "nothing")), ANSWERS)
+        if guess is None and dull is not None and not several:
+            _check_answers(dull, table)
         if len(several) > 1:
             chosen, told = tuple(several), f"{', '.join(several)} are the answers (by their names"
         elif guess is not None:
@@ -280,8 +340,8 @@ def _check_answers(facts: ColumnFacts, table: Table) -> None:
         bad = no_value(values)
         if facts.odd:
             bad = bad | np.isin(as_texts(values), list(facts.odd))
-        raise UserError(f"{start} has no value in row {row_of(bad)} ({facts.missing:,} such rows); "
-                        f"every row needs an answer.")  # fmt: skip
+        raise UserError(f"{start} has no value in row {row_of(bad)}{such(bad)}; every row needs "
+                        f"an answer.")  # fmt: skip
 
 
 def _with_inputs(found: Survey, table: Table) -> Survey:

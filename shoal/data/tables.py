@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv as plain_csv
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import date
 from decimal import Decimal
 from difflib import get_close_matches
@@ -25,7 +25,8 @@ Kind = Literal["number", "text", "date", "list", "empty", "other"]
 BLOCK = 1 << 16  # rows
 FEW = 1 << 16  # whole numbers this near to each other are counted, not sorted
 MISSING = ("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "#N/A", "<NA>")
-COMMA = re.compile(r"-?\d+,\d+$")
+COMMA = re.compile(r"[-+]?\d+,\d+$")
+THOUSANDS = r"^[-+]?[1-9]\d{0,2}(,\d{3})+$"
 SEPARATORS = ",;\t|"
 
 
@@ -42,6 +43,7 @@ class Table:
     rows: int
     column: Callable[[str], Array]
     blocks: Callable[[Sequence[str]], Iterator[list[Array]]]
+    notes: tuple[str, ...] = ()  # what a user should know of how it was read
 
     @property
     def names(self) -> list[str]:
@@ -72,7 +74,7 @@ def read(path: Path, missing: Sequence[str] = ()) -> Table:
     if name.endswith(".npy"):
         return of_arrays({"x": npy(path)}, str(path))
     if name.endswith((".csv", ".csv.gz")):
-        return of_arrow(_csv(path, missing), str(path))
+        return _csv(path, missing)
     if name.endswith((".parquet", ".pq")):
         return _parquet(path)
     raise UserError(
@@ -80,9 +82,7 @@ def read(path: Path, missing: Sequence[str] = ()) -> Table:
     )
 
 
-def _csv(path: Path, missing: Sequence[str]) -> Any:
-    from pyarrow import ArrowInvalid, csv
-
+def _csv(path: Path, missing: Sequence[str]) -> Table:
     with _readable(path):
         with opened(path) as file:
             head = _text(file.readline(1 << 20), path).lstrip("\ufeff")
@@ -90,24 +90,69 @@ def _csv(path: Path, missing: Sequence[str]) -> Any:
         separator = max(SEPARATORS, key=lambda sign: signs[sign])
         names = next(plain_csv.reader([head], delimiter=separator), [])
         _check_names(names, path)
-        reading = csv.ConvertOptions(null_values=[*MISSING, *missing], strings_can_be_null=True)
-        parsing = csv.ParseOptions(delimiter=separator, newlines_in_values=True)
-        for threads in (True, False):  # without threads, a row that is wrong has a number
-            with opened(path) as file:
-                try:
-                    options = csv.ReadOptions(use_threads=threads)
-                    found = csv.read_csv(file, options, parsing, reading)
-                    break
-                except ArrowInvalid as error:
-                    wrong = re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)", str(error))
-                    if wrong:
-                        raise UserError(f"{path} has {wrong[3]} values in row {int(wrong[1]) - 1}, "
-                                        f"and its first line names {wrong[2]} columns; correct "
-                                        f"that row.") from None  # fmt: skip
-                    if not threads:
-                        raise
+        found = _parsed(path, missing, separator, ".")
         _check_letters(found, path)
-        return found
+        commas = [] if separator == "," else _with_commas(found)
+        if not commas:
+            return of_arrow(found, str(path))
+        found = _parsed(path, missing, separator, ",")
+        for name in set(found.column_names).difference(commas):
+            _check_points(found.column(name), name, commas[0], path)
+        note = f"data: {path} writes numbers with a comma, such as those of {commas[0]!r}"
+        return replace(of_arrow(found, str(path)), notes=(note,))
+
+
+def _parsed(path: Path, missing: Sequence[str], separator: str, point: str) -> Any:
+    from pyarrow import ArrowInvalid, csv
+
+    reading = csv.ConvertOptions(
+        null_values=[*MISSING, *missing], strings_can_be_null=True, decimal_point=point
+    )
+    parsing = csv.ParseOptions(delimiter=separator, newlines_in_values=True)
+    for threads in (True, False):  # without threads, a row that is wrong has a number
+        with opened(path) as file:
+            try:
+                return csv.read_csv(file, csv.ReadOptions(use_threads=threads), parsing, reading)
+            except ArrowInvalid as error:
+                wrong = re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)", str(error))
+                if wrong:
+                    raise UserError(f"{path} has {wrong[3]} values in row {int(wrong[1]) - 1}, "
+                                    f"and its first line names {wrong[2]} columns; correct "
+                                    f"that row.") from None  # fmt: skip
+                if not threads:
+                    raise
+    raise AssertionError("unreachable")
+
+
+def _with_commas(found: Any) -> list[str]:
+    """Columns of texts that are numbers with a comma for a point; ``1,234`` alone may also be a
+    thousand, and is none."""
+    from pyarrow import compute, types
+
+    out = []
+    for field in found.schema:
+        if not types.is_string(field.type):
+            continue
+        texts = found.column(field.name).drop_null()
+        every = compute.match_substring_regex(texts, r"^[-+]?\d+(,\d+)?([eE][-+]?\d+)?$")
+        some = texts.filter(compute.match_substring(texts, ","))
+        thousands = compute.match_substring_regex(some, THOUSANDS)
+        if len(some) and compute.all(every).as_py() and not compute.all(thousands).as_py():
+            out.append(field.name)
+    return out
+
+
+def _check_points(values: Any, name: str, other: str, path: object) -> None:
+    """Refuse numbers with a point beside columns with a comma: 1.234 may be a thousand there."""
+    from pyarrow import types
+
+    if not types.is_string(values.type):
+        return
+    texts = [text for text in values.to_pylist() if text is not None]
+    if texts and all(is_number(text) for text in texts):
+        raise UserError(f"{path} writes numbers with a comma in column {other!r} and with a point "
+                        f"in column {name!r}, such as {texts[0]!r}; write all of them in one "
+                        f"way.")  # fmt: skip
 
 
 def _text(line: bytes, path: object, place: str = "its first line") -> str:
@@ -173,7 +218,7 @@ class _readable:  # noqa: N801
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         from pyarrow import ArrowException
 
-        if isinstance(error, ArrowException | OSError | EOFError):
+        if isinstance(error, ArrowException | OSError | EOFError | plain_csv.Error):
             reason = " ".join(str(error).split())
             raise UserError(f"{self.path} cannot be read ({reason}).") from None
 
@@ -209,7 +254,10 @@ def _array(values: Any) -> Array:
 
     kind = values.type
     if pa.types.is_dictionary(kind):
-        values, kind = values.cast(kind.value_type), kind.value_type
+        if "string_view" in str(kind.value_type):  # polars': it has no cast of its own
+            values, kind = values.cast(pa.dictionary(pa.int64(), pa.string())), pa.string()
+        kind = getattr(kind, "value_type", kind)
+        values = values.cast(kind)
     if pa.types.is_boolean(kind) and values.null_count:
         values = values.cast(pa.int8())
     if pa.types.is_decimal(kind):
@@ -298,9 +346,7 @@ def codes(values: Array, name: str, where: object) -> tuple[NDArray[np.int64], l
     bad = no_value(values)
     if bad.any():
         raise UserError(f"column {name!r} of {where} has no value in row {row_of(bad)}"
-                        f"{_such(bad)}.")  # fmt: skip
-    if kind_of(values) == "text":
-        check_mixed(values, name, where)
+                        f"{such(bad)}.")  # fmt: skip
     if values.dtype.kind in "iu" and len(values):
         low, high = int(values.min()), int(values.max())
         if high - low < FEW:  # without sorting
@@ -316,24 +362,39 @@ def codes(values: Array, name: str, where: object) -> tuple[NDArray[np.int64], l
     return found.reshape(-1).astype(np.int64), known.tolist()
 
 
-def _such(bad: NDArray[np.bool_]) -> str:
+def such(bad: NDArray[np.bool_]) -> str:
     return f" ({int(bad.sum()):,} such rows)" if bad.sum() > 1 else ""
+
+
+def alike(names: Iterable[str]) -> list[str]:
+    """A sentence on names that differ in nothing but case and spaces, if there are some.
+
+    >>> alike(["Leeds", "York", "leeds "])
+    ["'Leeds' and 'leeds ' differ in case or spaces only, and are two members"]
+    """
+    first: dict[str, str] = {}
+    for name in names:
+        other = first.setdefault(" ".join(name.casefold().split()), name)
+        if other != name:
+            return [f"{other!r} and {name!r} differ in case or spaces only, and are two members"]
+    return []
 
 
 def check_mixed(values: Array, name: str, where: object) -> None:
     """Refuse texts of which most are numbers: a cell went wrong, and the column with it."""
     found = Counter(v for v in values.tolist() if v is not None)
     commas = sum(count for text, count in found.items() if COMMA.match(str(text)))
-    if commas * 2 > found.total():
-        raise UserError(f"column {name!r} of {where} writes numbers with a comma, such as "
-                        f"{next(t for t in found if COMMA.match(str(t)))!r}; write them with a "
-                        f"point.")  # fmt: skip
     numbers = sum(count for text, count in found.items() if is_number(str(text)))
-    if numbers * 2 > found.total() > numbers:
-        wrong = np.array([v is not None and not is_number(str(v)) for v in values.tolist()])
+    if commas * 2 > found.total() == commas + numbers:
+        raise UserError(f"column {name!r} of {where} writes numbers with a comma, such as "
+                        f"{next(t for t in found if COMMA.match(str(t)))!r}, which may be a "
+                        f"fraction or thousands; write them with a point.")  # fmt: skip
+    if (numbers + commas) * 2 > found.total() > numbers:
+        wrong = np.array([v is not None and not is_number(str(v).replace(",", ".", commas > 0))
+                          for v in values.tolist()])  # fmt: skip
         row = row_of(wrong)
         raise UserError(
             f"column {name!r} of {where} holds numbers, but {values[row - 1]!r} in row {row}"
-            f"{_such(wrong)}; correct it, or say that it stands for a missing value with "
+            f"{such(wrong)}; correct it, or say that it stands for a missing value with "
             f"missing: [{values[row - 1]!r}]."
         )

@@ -106,7 +106,8 @@ def _check_axes(kind: Target, values: Array, name: str, place: str) -> None:
 def _complete(name: str, values: Array, place: str) -> None:
     """Refuse an answer that is missing, with its row counted from 1."""
     if values.dtype.kind == "f":
-        bad = np.isnan(values.reshape(len(values), -1).sum(1) * 0.0)
+        with np.errstate(invalid="ignore"):
+            bad = np.isnan(values.reshape(len(values), -1).sum(1) * 0.0)
     elif values.dtype.kind == "O" and values.ndim == 1:
         bad = np.array([v is None or v != v for v in values.tolist()], bool)
     else:

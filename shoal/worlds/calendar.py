@@ -9,6 +9,7 @@ import numpy as np
 
 from shoal.core.errors import UserError
 from shoal.data.dataset import Dataset
+from shoal.data.time_column import Periods
 from shoal.worlds.changes.arrivals import Arrivals, WithRows, belongs, read_arrivals
 from shoal.worlds.changes.stages import Stage
 from shoal.worlds.members.availability import CHECKED, Availability, Listed, Traced
@@ -23,7 +24,7 @@ from shoal.worlds.members.stays import (
     read_stays,
     sessions_of,
 )
-from shoal.worlds.periods import Periods, read_periods
+from shoal.worlds.periods import read_periods
 from shoal.worlds.spec import CALENDAR, Reader
 
 CALENDARS = ("table", "dated")

@@ -17,6 +17,7 @@ from torch import Tensor
 from shoal.core import rng
 from shoal.core.types import ClientData, Kind, Pool, Shift
 from shoal.core.world_protocol import Moment
+from shoal.data.time_column import Periods
 from shoal.worlds.changes.arrivals import Arrivals
 from shoal.worlds.changes.concepts import Concepts
 from shoal.worlds.changes.input_bias import Bias
@@ -26,7 +27,6 @@ from shoal.worlds.members.availability import Availability
 from shoal.worlds.members.ids import MemberIds, Recent, ids_of, pairs, spread
 from shoal.worlds.members.membership import Membership, SessionMembers
 from shoal.worlds.members.population import Labels, Rows
-from shoal.worlds.periods import Periods
 
 # ---- cache ---------------------------------------------------------------------------------------
 # A bounded memory of client data.

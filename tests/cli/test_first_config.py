@@ -22,6 +22,9 @@ from shoal.data.sources import load as load_data
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
+DAYS = "".join(f"2024-02-{day:02d},{day % 4},{day % 2}\n" for day in range(1, 21))
+
+
 @pytest.fixture(autouse=True)
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -91,6 +94,21 @@ def test_roles_that_are_named(capsys: pytest.CaptureFixture[str]) -> None:
         ("a,y\n1,0\n2,1\n", ["--y", "why"], "no column 'why' for --y; did you mean 'y'"),
         ("a,y\n1,0\n2,1,3\n", [], "t.csv has 3 values in row 2, and its first line names 2"),
         ("a,y\n1,same\n2,same\n", ["--y", "y"], "one value only, so there is nothing"),
+        ("a,y\n1,same\n2,same\n", [], "column 'y' of t.csv (--y) has one value only"),
+        ("a,y\n1,0\ninf,1\n3,1\n", [], "'a' of t.csv has a value that is infinite in row 2"),
+        (
+            f"d,a,y\n{DAYS}2024-02-31,3,0\n",
+            [],
+            "'d' of t.csv holds dates, but '2024-02-31' in row 21",
+        ),
+        ("a;y\n1,234;0\n5,678;1\n", [], "'1,234', which may be a fraction or thousands"),
+        (
+            "a;b;y\n1,5;2.5;0\n2,5;1.5;1\n",
+            [],
+            "with a comma in column 'a' and with a point in column 'b'",
+        ),
+        ("a;y\n1,5;0\n2,7;1\n?;1\n", [], "'a' of t.csv holds numbers, but '?' in row 3"),
+        ("a" * 200_000 + ",y\n1,0\n", [], "t.csv cannot be read"),
     ],
 )
 def test_bad_tables(
@@ -115,6 +133,52 @@ def test_six_rows_are_enough_for_a_config_that_runs() -> None:
     Path("t.csv").write_text("a,y\n1,u\n5,v\n2,u\n6,v\n3,u\n7,v\n")
     assert call(["new", "t.csv"]) == 0
     assert call(["run", "t.yaml", "-o", "run"]) == 0
+
+
+def test_numbers_with_a_comma(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [(i % 7 + 0.25, i % 5, "uv"[i % 7 > 3]) for i in range(60)]
+    Path("p.csv").write_text("a;b;y\n" + "".join(f"{a};{b};{y}\n" for a, b, y in rows))
+    Path("c.csv").write_text(Path("p.csv").read_text().replace(".", ","))
+    assert call(["new", "c.csv"]) == 0
+    assert "c.csv writes numbers with a comma, such as those of 'a'" in capsys.readouterr().out
+    points, commas = (load_data("files", path=f"{stem}.csv") for stem in "pc")
+    assert np.array_equal(points.train.x, commas.train.x) and points.notes == ()
+    assert "writes numbers with a comma" in commas.notes[0]
+
+
+def test_a_column_called_x_is_not_the_only_input() -> None:
+    Path("t.csv").write_text("x,b,y\n" + "".join(f"{i % 5},{i % 3},{i % 2}\n" for i in range(60)))
+    assert call(["new", "t.csv"]) == 0
+    assert load_data("files", **load(Path("t.yaml")).data.options).shape == (2,)
+
+
+def test_members_may_have_any_names(capsys: pytest.CaptureFixture[str]) -> None:
+    sites = ["1", "2", "x", "X ", "1"]
+    Path("t.csv").write_text(
+        "a,site,y\n" + "".join(f"{i % 7},{sites[i % 5]},{i % 2}\n" for i in range(60))
+    )
+    assert call(["new", "t.csv", "--member", "site"]) == 0
+    assert "'x' and 'X ' differ in case or spaces only" in capsys.readouterr().out
+    data = load_data("files", **load(Path("t.yaml")).data.options)
+    assert data.names == ("1", "2", "X ", "x")
+    assert any("differ in case or spaces only" in note for note in data.notes)
+
+
+def test_two_fractions_are_classes() -> None:
+    Path("t.csv").write_text("a,y\n" + "".join(f"{i % 5},{i % 2 + 0.5}\n" for i in range(60)))
+    assert call(["new", "t.csv"]) == 0
+    assert call(["run", "t.yaml", "-o", "run", "--set", "world.rounds=2"]) == 0
+    assert last_round("run")["accuracy"] is not None
+
+
+def test_rare_values_are_not_overrated() -> None:
+    """A penalty of one by training rows, as a number that YAML reads as one."""
+    Path("t.csv").write_text("a,y\n" + "".join(f"{i % 5},{i % 2}\n" for i in range(60)))
+    assert call(["new", "t.csv"]) == 0
+    assert load(Path("t.yaml")).local.weight_decay == 0.02
+    Path("n.csv").write_text("a,y\n" + "".join(f"{i % 5},{i / 7}\n" for i in range(60)))
+    assert call(["new", "n.csv"]) == 0
+    assert load(Path("n.yaml")).local.weight_decay == 0.0
 
 
 def test_one_mark_among_numbers_is_a_missing_value() -> None:

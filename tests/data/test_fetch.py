@@ -5,13 +5,18 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from shoal.core.errors import UserError
 from shoal.data.download import About, Remote, fetch, find, locate
+from shoal.data.sources import dated_tables, load
 
 BODY = bytes(range(256)) * 1000
 MD5 = hashlib.md5(BODY).hexdigest()
@@ -140,3 +145,30 @@ def test_the_given_folder_comes_before_the_cache_and_the_cache_before_the_networ
     (given / "toy" / "y.npz").touch()
     assert locate(about) == (given / "toy", "arrays")
     assert Handler.asked == ["/good"]
+
+
+def test_flights_are_fetched_checked_and_read(
+    server: str, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The address in a config that names flights, on this machine: the file as it is published."""
+    path = tmp_path / "made.parquet"
+    when = np.datetime64("2001-01-01", "ms") + np.arange(40) * np.timedelta64(1, "h")
+    places = np.array(["BOS", "ATL"])[np.arange(40) % 2]
+    columns = {"date": when, "delay": np.arange(40, dtype=np.int16), "origin": places,
+               "distance": np.full(40, 500, np.int16), "destination": places[::-1]}  # fmt: skip
+    pq.write_table(pa.table(columns), path)
+    body = path.read_bytes()
+    git = hashlib.sha1(f"blob {len(body)}\0".encode() + body).hexdigest()
+    remote = dated_tables.FLIGHTS.remotes[0]._replace(url=f"{server}/good", git=git, size=len(body))
+    about = replace(dated_tables.FLIGHTS, remotes=(remote,))
+    monkeypatch.setattr(dated_tables, "FLIGHTS", about)
+    monkeypatch.setattr(Handler, "body", body[:-1] + b"?")
+    with pytest.raises(UserError, match="the file was not kept"):
+        load("flights")
+    assert left(cache) == []
+    monkeypatch.setattr(Handler, "body", body)
+    for _ in range(2):
+        data = load("flights", late=19)
+        assert data.names == ("ATL", "BOS") and int(data.train.y.sum() + data.test.y.sum()) == 20
+    assert Handler.asked == ["/good", "/good"], "kept, so fetched no third time"
+    assert left(cache) == ["flights-3m.parquet"]

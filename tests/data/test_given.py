@@ -41,6 +41,9 @@ class Hugging:
     def __init__(self, rows: slice = slice(None)) -> None:
         self.rows = rows
 
+    def __len__(self) -> int:
+        return len(range(ROWS)[self.rows])
+
     def with_format(self, kind: str) -> Hugging:
         assert kind == "arrow"
         return self

@@ -13,9 +13,9 @@ import torch
 from shoal.core.errors import UserError
 from shoal.core.types import Pool
 from shoal.data.sources import Dataset
-from shoal.data.time_column import TimeColumn, seconds_of
+from shoal.data.time_column import Periods, TimeColumn, seconds_of
 from shoal.worlds import build, load_saved
-from shoal.worlds.periods import Periods, read_periods
+from shoal.worlds.periods import read_periods
 from shoal.worlds.spec import Reader
 from shoal.worlds.world import Composed
 

@@ -24,6 +24,7 @@ from shoal.data.columns import (
     category,
     counted_words,
     date_parts,
+    dates,
     prepared,
 )
 from shoal.data.dataset import Dataset, source
@@ -33,7 +34,7 @@ from shoal.data.images import Look, RawSplit, Scale, dataset, split
 from shoal.data.tables import Array, Table
 from shoal.data.targets import Answers, answers
 from shoal.data.text import Vocabulary
-from shoal.data.time_column import TimeColumn
+from shoal.data.time_column import Calendar, TimeColumn, column_of
 
 FILES = About("files", "your own arrays, CSV, Parquet or images", "as many as there are", None, ())
 MEMORY = About("memory", "rows that a program gave to shoal.run", "-", None, ())
@@ -63,7 +64,7 @@ def files(
     leave_out: Columns = (),
     missing: Columns = (),
     scale_y: bool | None = None,
-    calendar: str | None = None,
+    calendar: Calendar | None = None,
 ) -> Dataset:
     """A file of columns, or a folder of images with one folder a class.
 
@@ -102,7 +103,9 @@ def files(
         is the mean of its column, any other value a category of its own.
     scale_y: whether numbers to be learnt are brought to mean 0 and deviation 1 for the network;
         predictions and metrics stay as answers are written. Left out: as inputs are normalised.
-    calendar: the column of a dated world (``world.column``), which is no input by itself.
+    calendar: the column of a dated world (``world.column``), which is no input by itself; or that
+        with the world's unit, origin and period: then means, deviations and words are learnt from
+        training rows of the first period alone.
     """
     where = Path(path).expanduser()
     if not where.exists():
@@ -180,12 +183,13 @@ def of_table(
     client: str | None = None,
     test: float | str = 0.2,
     seed: int = 0,
-    calendar: str | None = None,
+    calendar: Calendar | None = None,
 ) -> Dataset:
     """Training and test rows of a table."""
     learnt = kind.answers(table)
     owner = None if client is None else table.given(client, "client")
-    came = None if calendar is None else table.given(calendar, "the world's calendar, world.column")
+    when = None if calendar is None else column_of(calendar)
+    came = None if when is None else table.given(when, "the world's calendar, world.column")
     tables.same_length(table, [*listed(kind.y), *([client] if client else [])])
     if isinstance(test, str):
         held = _marked(table.given(test, "test"), test, table)
@@ -195,17 +199,21 @@ def of_table(
         raise UserError(f"{table.where} leaves no rows for "
                         f"{'training' if held.all() else 'testing'}.")  # fmt: skip
     _check_classes(learnt, held, kind.y, table)
-    beside = (client, test, calendar)
+    beside = (client, test, when)
     taken = {*listed(kind.y), *(name for name in beside if isinstance(name, str))}
-    notes = [learnt.note] if learnt.note else []
-    made = inputs(table, rules, taken, held, notes)
+    notes = [*table.notes, *([learnt.note] if learnt.note else [])]
+    times = None
+    if came is not None and calendar is not None:
+        said = _settings(rules.date, "date", ("column", "features", "format"))
+        if said.get("column") == when and said.get("format") is not None:
+            came = dates(came, str(when), said["format"], table.where)
+        times = TimeColumn.read(calendar, came, held, table.where)
+    first = None if times is None else times.first
+    made = inputs(table, rules, taken, held, notes, first)
     unread = [n for n in table.names if n not in (*taken, *rules.leave_out, "x")]
     if rules.x is None and "x" in table.names and unread:
         notes.append(f"data: column 'x' is the only input, as in files of arrays; not read: "
                      f"{', '.join(unread)} (data.x names columns)")  # fmt: skip
-    if calendar is not None and made.prepared is not None and made.prepared.shift.any():
-        notes.append("data: inputs are normalised by all training rows, also those that come later "
-                     "in time; data.normalize: none takes nothing from the future")  # fmt: skip
     pools = [Pool(x, torch.from_numpy(learnt.y[m]))
              for x, m in ((made.train, ~held), (made.test, held))]  # fmt: skip
     classes, vocabulary = learnt.classes, made.vocabulary
@@ -219,9 +227,9 @@ def of_table(
         columns=made.prepared, class_names=tuple(map(str, learnt.names)), inputs=made.several,
     )  # fmt: skip
     if _scales_y(learnt, kind, rules, made):
-        found = found._replace(unit=_unit(pools[0].y))
-    if came is not None and calendar is not None:
-        found = found._replace(times=TimeColumn.cut(calendar, came, held, table.where))
+        y = pools[0].y
+        found = found._replace(unit=_unit(y if first is None else y[torch.from_numpy(first)]))
+    found = found._replace(times=times)
     return found if client is None or owner is None else _owned(found, owner, client, held, table)
 
 
@@ -252,9 +260,9 @@ def _owned(
                         f"row, so nobody has more than one; name the column that says whose row "
                         f"it is.")  # fmt: skip
     own = [torch.from_numpy(group[m]) for m in (~held, held)]
-    return data._replace(
-        group=own[0], test_group=own[1], names=tuple(as_texts(np.array(names)).tolist())
-    )
+    texts = tuple(as_texts(np.array(names)).tolist())
+    notes = (*data.notes, *(f"data: {told}" for told in tables.alike(texts)))
+    return data._replace(group=own[0], test_group=own[1], names=texts, notes=notes)
 
 
 class Inputs(NamedTuple):
@@ -269,9 +277,15 @@ class Inputs(NamedTuple):
 
 
 def inputs(
-    table: Table, rules: ColumnRules, taken: set[str], held: NDArray[np.bool_], notes: list[str]
+    table: Table,
+    rules: ColumnRules,
+    taken: set[str],
+    held: NDArray[np.bool_],
+    notes: list[str],
+    first: NDArray[np.bool_] | None = None,
 ) -> Inputs:
-    """What a network sees of the rows; ``notes`` gets what a user should know of it."""
+    """What a network sees of the rows; ``notes`` gets what a user should know of it. ``first`` are
+    those training rows that means, deviations and words are learnt from, all unless given."""
     if rules.normalize not in (None, *NORMALIZE):
         raise UserError(f"normalize of data set 'files' is {rules.normalize!r}; it must be "
                         f"standard, minmax or none.")  # fmt: skip
@@ -283,6 +297,9 @@ def inputs(
     for name in (*special, *rules.category, *rules.leave_out):
         table.check(name, "data")
     names = _names(table, rules, taken)
+    known = ~held
+    if first is not None:
+        known[~held] = first
     if text and text.get("as", "counts") == "tokens":
         others = [n for n in names if n != text["column"]]
         if others and rules.x is None:
@@ -291,7 +308,7 @@ def inputs(
         elif others:
             raise UserError(f"data.text: tokens cannot stand beside other columns ("
                             f"{', '.join(others)}); write as: counts, or leave out x.")  # fmt: skip
-        return _tokens(table, text, held)
+        return _tokens(table, text, held, known)
     names = [*names, *(n for n in special if n not in names)]
     tables.same_length(table, [*names, *taken])
     if (found := _token_numbers(table, names, rules)) is not None:
@@ -309,11 +326,14 @@ def inputs(
             {f"{names[0]}{i}": values[:, i] for i in range(values.shape[1])}, table.where
         )
         names = table.names
-    encoders = _encoders(table, names, rules, text, date, ~held, notes)
-    made, train, test = prepared(table, encoders, held, rules.normalize or "standard")
+    encoders = _encoders(table, names, rules, text, date, (~held, known), notes)
+    made, train, test = prepared(table, encoders, held, rules.normalize or "standard", first)
+    if first is not None and (rules.normalize != "none" or text or made.missing):
+        notes.append(_said_of_first(made, int(first.sum()), text))
+    whose = "training rows" if first is None else "the first period's training rows"
     for name, count in made.missing.items():
         notes.append(f"data: column {name!r} has no value in {count:,} of {table.rows:,} rows; its "
-                     f"mean over training rows stands there")  # fmt: skip
+                     f"mean over {whose} stands there")  # fmt: skip
     return Inputs(torch.from_numpy(train), torch.from_numpy(test), made)
 
 
@@ -369,19 +389,22 @@ def _encoders(
     rules: ColumnRules,
     text: Mapping[str, Any],
     date: Mapping[str, Any],
-    train: NDArray[np.bool_],
+    rows: tuple[NDArray[np.bool_], NDArray[np.bool_]],
     notes: list[str],
 ) -> list[ColumnEncoder]:
+    """``rows``: all training rows, which say what values there are, and those that statistics are
+    learnt from."""
+    train, known = rows
     out: list[ColumnEncoder] = []
     for name in names:
         kind = table.kinds[name]
         if text and name == text["column"]:
-            out.append(counted_words(table, name, train, int(text.get("vocabulary", 2000))))
+            out.append(counted_words(table, name, known, int(text.get("vocabulary", 2000))))
         elif date and name == date["column"]:
             parts = listed(date.get("features", ()))
             if not parts:
                 raise UserError(f"data.date needs features: some of {', '.join(PARTS)}.")
-            out += date_parts(table, name, train, parts, date.get("format"))
+            out += date_parts(table, name, rows, parts, date.get("format"))
         elif kind == "date":
             raise UserError(
                 f"column {name!r} of {table.where} holds dates, not numbers; leave it out with "
@@ -408,9 +431,23 @@ def _say_missing(table: Table, name: str, notes: list[str]) -> None:
                      f"which is a category of its own")  # fmt: skip
 
 
-def _tokens(table: Table, text: Mapping[str, Any], held: NDArray[np.bool_]) -> Inputs:
+def _said_of_first(made: Prepared, rows: int, text: Mapping[str, Any]) -> str:
+    """That later periods have no part in how inputs look, and which columns that leaves as wide as
+    they are."""
+    what = "means, deviations and words" if text else "means and deviations"
+    own = [name for e in made.encoders if e.scaled for name in e.names]
+    flat = [name for name, width in zip(made.names, made.width, strict=True)
+            if width == 1.0 and name in own] if made.shift.any() else []  # fmt: skip
+    also = f"; {', '.join(flat)} never change there and stay as wide as they are" if flat else ""
+    return (f"data: {what} are learnt from the {rows:,} training rows of the first period, "
+            f"nothing from later ones{also}")  # fmt: skip
+
+
+def _tokens(
+    table: Table, text: Mapping[str, Any], held: NDArray[np.bool_], learnt: NDArray[np.bool_]
+) -> Inputs:
     texts = as_texts(table.column(text["column"]), "")
-    known = Vocabulary.of(texts[~held].tolist(), int(text.get("vocabulary", 10_000)))
+    known = Vocabulary.of(texts[learnt].tolist(), int(text.get("vocabulary", 10_000)))
     numbers = known.encode(texts.tolist(), int(text.get("length", 64)))
     train, test = (torch.from_numpy(numbers[m]) for m in (~held, held))
     return Inputs(train, test, None, len(known), known)

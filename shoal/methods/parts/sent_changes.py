@@ -158,8 +158,8 @@ class Quantized(Compressed):
     Parameters: ``bits`` (8; 32 sends the change as it is), ``error_feedback``.
 
     Deviations: one scale for the whole vector; rounding to the nearest instead of at random, whose
-    bias error feedback takes back. Bytes are counted against float32. Over Flower the change has
-    the same values and travels uncompressed.
+    bias error feedback takes back. Bytes are counted against float32, the scale's four with them.
+    Over Flower the change has the same values and travels uncompressed.
     """
 
     bits: Literal[4, 8, 16, 32] = 8
@@ -174,7 +174,8 @@ class Quantized(Compressed):
         return whole * step
 
     def sent_share(self, layout: Layout) -> tuple[float, float]:
-        return 1.0, self.bits / 32
+        scale = 1.0 / layout.size if self.bits < 32 else 0.0  # a number beside the whole ones
+        return 1.0, min(1.0, self.bits / 32 + scale)
 
 
 # ---- privacy -------------------------------------------------------------------------------------

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from shoal.core.errors import UserError
 from shoal.data.dataset import Dataset
-from shoal.data.time_column import UNIT_SECONDS, TimeColumn, seconds_of
+from shoal.data.time_column import Periods
 from shoal.worlds.members.availability import Availability
 from shoal.worlds.members.ids import Array
 from shoal.worlds.members.population import Population, Rows
 from shoal.worlds.members.stays import Mask
-from shoal.worlds.periods import Periods, read_periods
+from shoal.worlds.periods import read_column, read_moments
 from shoal.worlds.spec import Reader
 
 MOST = 100_000  # periods
@@ -106,8 +106,8 @@ def belongs(come: NDArray[np.int64]) -> Mask:
 def read_arrivals(reader: Reader, data: Dataset) -> Arrivals:
     """``column``, ``unit``, ``origin``, ``period``, ``rounds_per_period`` and ``window`` of a dated
     world."""
-    times = _column(reader, data)
-    periods, moments = _dated(reader, times)
+    times = read_column(reader, data)
+    periods, moments = read_moments(reader, times)
     first = int(periods.of(moments.min()))
     if first < 0:
         early = int((periods.of(moments) < 0).sum())
@@ -129,35 +129,3 @@ def read_arrivals(reader: Reader, data: Dataset) -> Arrivals:
     if window != "all":
         window = reader.whole("window", 1)
     return Arrivals(slots, periods, count, None if window == "all" else window)
-
-
-def _column(reader: Reader, data: Dataset) -> TimeColumn:
-    """The data's times, which must be those of the column that is named."""
-    named = reader.raw("column")
-    if named is not None and not isinstance(named, str):
-        reader.bad("column", "the name of the column that says when a row came")
-    if data.times is None:
-        if named is None:
-            reader.bad("column", "the name of the column that says when a row came")
-        raise UserError(f"column of {reader.what} is {named!r}, but data set {data.name!r} does not"
-                        f" say when its rows came; take a table of your own.")  # fmt: skip
-    if named not in (None, data.times.column):
-        reader.bad("column", f"{data.times.column!r}, which says when rows of {data.name!r} came")
-    return data.times
-
-
-def _dated(reader: Reader, times: TimeColumn) -> tuple[Periods, NDArray[np.float64]]:
-    """How time is cut, and the moments of the training rows: numbers with a ``unit`` are counted
-    from ``origin`` on."""
-    unit: Any = reader.raw("unit")
-    if unit is not None and times.dated:
-        reader.bad("unit", f"left out, for column {times.column!r} has dates")
-    moments = times.train
-    if unit is None:
-        return read_periods(reader, float(moments.min()), times.dated), moments
-    seconds = UNIT_SECONDS[reader.choice("unit", tuple(UNIT_SECONDS))]
-    zero = seconds_of(reader.raw("origin"))
-    if zero is None:
-        reader.bad("origin", f"the date of {times.column} 0, such as 2024-03-01")
-    moments = zero + moments * seconds
-    return read_periods(reader, zero, True), moments

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from shoal.core.errors import UserError, suggestion
 from shoal.core.files import check_unfolds
 from shoal.core.rng import Purpose, keys, uniform
+from shoal.data.time_column import Periods
 from shoal.worlds.members.ids import Array
 from shoal.worlds.members.stays import Mask, Stays, numbered, read_stays
-from shoal.worlds.periods import Periods
 from shoal.worlds.spec import Reader
 
 # ---- traces --------------------------------------------------------------------------------------

@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.core.errors import UserError, suggestion
-from shoal.data.time_column import seconds_of
+from shoal.data.time_column import DAY, Periods, seconds_of
 from shoal.worlds.members.ids import MemberIds
 from shoal.worlds.members.membership import Change, Membership, SessionMembers
-from shoal.worlds.periods import DAY, Periods
 
 COLUMNS = ("member", "from", "to")
 Mask = NDArray[np.bool_]

@@ -140,7 +140,7 @@ def test_bytes_that_go_up_are_counted() -> None:
     for method, share in (
         (catalog.top_k(share=0.2), 2 * round(0.2 * size) / size),
         (catalog.random_k(share=0.2), round(0.2 * size) / size),
-        (catalog.quantize(bits=8), 0.25),
+        (catalog.quantize(bits=8), 0.25 + 1 / size),  # and the scale
     ):
         _, _, reports = after(method, 1)
         assert reports[0].bytes_up == pytest.approx(share * full, rel=1e-3)
@@ -157,6 +157,17 @@ def test_the_largest_numbers_of_a_body_are_all_sent() -> None:
     assert few[0].bytes_up == 2 * 4 * k * len(few[0].accepted)
     _, _, many = after(catalog.fedbabu(tune_epochs=0) | catalog.top_k(share=0.9), 1)
     assert many[0].bytes_up == body[0].bytes_up < plain[0].bytes_up
+
+
+def test_members_of_a_private_run_weigh_the_same() -> None:
+    """With weights by samples a large member would move the mean by more than the noise is for."""
+    with pytest.raises(UserError, match="Private needs client_weights: equal, not by_samples"):
+        run(
+            data="digits",
+            world={"name": "static", "members": 3, "rounds": 1},
+            method=["fedavg", {"private": {}}],
+            client_weights="by_samples",
+        )
 
 
 def test_private_rounds_are_clipped_noisy_and_accounted() -> None:
