@@ -105,7 +105,7 @@ def node(
         None, help="module:function; it returns (train, validation)."
     ),
     x: str | None = typer.Option(None, help="Column of the inputs (default: all but y)."),
-    y: str = typer.Option("y", help="Column of the answers."),
+    y: list[str] = typer.Option(["y"], help="Column of the answers; again for each further one."),
     superlink: str = typer.Option("127.0.0.1:8000", help="HOST:PORT that up gave to members."),
     ca: Path | None = typer.Option(None, help="Certificate authority of the SuperLink (ca.crt)."),
     key: Path = typer.Option(Path("node-key"), help="This member's private key."),

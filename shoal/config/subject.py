@@ -297,8 +297,10 @@ def as_read_by(choice: ModelChoice, data: Dataset) -> Dataset:
 
 def _variances(data: Dataset) -> tuple[float, ...]:
     """Of each column of training answers; 1 of one that never varies."""
+    if not len(data.train.y):
+        return data.elsewhere.variances
     y = data.train.y.double().reshape(len(data.train.y), -1)
-    return tuple(float(v) or 1.0 for v in y.var(0, unbiased=False)) if len(y) else ()
+    return tuple(float(v) or 1.0 for v in y.var(0, unbiased=False))
 
 
 READ = {"cross_entropy": ("class_weights", "label_smoothing", "ignore_index"),
@@ -310,9 +312,9 @@ def loss_of(loss: Loss, data: Dataset, shape: tuple[int, ...]) -> RowLoss:
     if data.target in ("class", "dense", "token"):
         _check_ignored(loss.ignore_index, data)
     if loss.own:
-        named, y = str(loss.name), _telling(data.train.y.cpu())
-        if not len(y):  # a form without rows
-            y = torch.zeros(8, *y.shape[1:], dtype=y.dtype)
+        named, y = str(loss.name), data.train.y.cpu()
+        # a form may be without rows
+        y = _telling(y) if len(y) else torch.zeros(8, *y.shape[1:], dtype=y.dtype)
         drawn = torch.randn(len(y), *shape, generator=torch.Generator().manual_seed(0))
         return own_loss(named, resolve("loss", named, torch.Tensor), loss.given, drawn, y)
     name = fitting(loss.name, data.target)

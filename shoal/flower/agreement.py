@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,8 @@ from shoal.core.files import dump_json, dump_yaml, write_text
 from shoal.core.old_names import SERVER_RULES, spelled_as_0_1
 from shoal.core.types import ClientData, Pool
 from shoal.core.world_protocol import Moment, World
-from shoal.data.sources import Dataset
 from shoal.flower.agreed_code import check_installed, code_from
+from shoal.flower.data_form import DataForm, form_from
 from shoal.flower.masking import Secure, secure_from
 from shoal.flower.privacy import Privacy, privacy_from
 from shoal.methods.catalog.registry import complete
@@ -194,24 +194,6 @@ ANYBODY = 1_000_000
 
 
 @dataclass(frozen=True)
-class DataForm:
-    """The form of a sample, the number of classes, and their names where labels are text."""
-
-    shape: tuple[int, ...]
-    classes: int
-    names: tuple[str, ...] = ()
-    vocabulary: int | None = None
-
-    def dataset(self) -> Dataset:
-        """A data set of this form without samples: enough to build a model for."""
-        x = torch.zeros(0, *self.shape, dtype=torch.float32 if not self.vocabulary else torch.int64)
-        empty = Pool(x, torch.zeros(0, dtype=torch.int64))
-        return Dataset(
-            "expected", empty, empty, self.classes, self.shape, vocabulary=self.vocabulary
-        )
-
-
-@dataclass(frozen=True)
 class Agreement:
     """A config without data, and what the data must look like."""
 
@@ -221,6 +203,10 @@ class Agreement:
     secure: Secure | None = None
     bounds: Bounds | None = None  # None: the defaults, unsaid, as in version 0.1
     code: Mapping[str, str] = field(default_factory=dict)  # digests of users' modules
+
+    def __post_init__(self) -> None:
+        form = replace(self.expects, ignored=self.config.loss.ignore_index)
+        object.__setattr__(self, "expects", form)
 
     @property
     def _of_0_1(self) -> bool:
@@ -242,7 +228,7 @@ class Agreement:
         every = spelled_as_0_1(without_added(self._values))
         values = {k: v for k, v in every.items() if k not in SIDE_SPECIFIC_KEYS}
         values["model"] = {k: v for k, v in values["model"].items() if k != "init"}
-        text = dump_json({"expects": _plain(self.expects), "config": values, **self._private()})
+        text = dump_json({"expects": self.expects.plain(), "config": values, **self._private()})
         return hashlib.sha256(text.encode()).hexdigest()
 
     def _private(self) -> dict[str, Any]:
@@ -295,7 +281,7 @@ class Agreement:
         return {key: value for key, value in self._values.items() if key not in apart}
 
     def write(self, path: Path, *, shared: bool = False) -> None:
-        values = {"expects": _plain(self.expects), "config": self.shared, **self._private()}
+        values = {"expects": self.expects.plain(), "config": self.shared, **self._private()}
         write_text(path, dump_yaml(values), shared=shared)
 
 
@@ -313,34 +299,10 @@ def load_agreement(path: Path) -> Agreement:
     private = privacy_from(values["privacy"]) if values.get("privacy") is not None else None
     secure = secure_from(values["secure"]) if values.get("secure") is not None else None
     bounds = bounds_from(values["bounds"]) if values.get("bounds") is not None else None
-    expects, config = _data_form(values["expects"], path), from_mapping(values["config"])
+    expects, config = form_from(values["expects"], path), from_mapping(values["config"])
     code = code_from(values.get("code") or {})
     check_installed(path.resolve(), config, code)
     return Agreement(expects, config, private, secure, bounds, code)
-
-
-def _data_form(values: Any, path: Path) -> DataForm:
-    known = {"shape", "classes", "names", "vocabulary"}
-    if not isinstance(values, Mapping) or not {"shape", "classes"} <= set(values) <= known:
-        raise UserError(f"{path}: expects needs shape and classes (and may have names)")
-    shape, classes = values["shape"], values["classes"]
-    whole = isinstance(shape, Sequence) and all(type(n) is int and n > 0 for n in shape)
-    if not whole or type(classes) is not int or classes < 2:
-        raise UserError(f"{path}: expects.shape must be a list of whole numbers above 0, and "
-                        "expects.classes a whole number above 1")  # fmt: skip
-    names = tuple(str(name) for name in values.get("names") or ())
-    if names and len(names) != classes:
-        raise UserError(f"{path}: expects.names has {len(names)} names for {classes} classes")
-    return DataForm(tuple(shape), classes, names, values.get("vocabulary"))
-
-
-def _plain(expects: DataForm) -> dict[str, Any]:
-    return {
-        "shape": list(expects.shape),
-        "classes": expects.classes,
-        "names": list(expects.names),
-        "vocabulary": expects.vocabulary,
-    }
 
 
 class EmptyWorld:

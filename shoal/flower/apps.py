@@ -18,9 +18,10 @@ from shoal.config.build import build
 from shoal.config.subject import dataset_of
 from shoal.core.errors import UserError
 from shoal.core.files import asset, dump_yaml, write_text
-from shoal.core.types import TARGET_WORDS
+from shoal.data.sources.own_files import Columns
 from shoal.flower.agreed_code import agreed_code
-from shoal.flower.agreement import Agreement, Bounds, DataForm, Rules, load_agreement, rules_from
+from shoal.flower.agreement import Agreement, Bounds, Rules, load_agreement, rules_from
+from shoal.flower.data_form import DataForm
 from shoal.flower.keys import Key, new_key, read_key
 from shoal.flower.masking import Secure
 from shoal.flower.messages import from_flower, to_flower
@@ -99,7 +100,7 @@ def _node(path: Path, settings: tuple[tuple[str, str], ...]) -> Node:
 
 
 def data_of(
-    data: str | None, loader: str | None, agreed: Agreement, x: str | None = None, y: str = "y"
+    data: str | None, loader: str | None, agreed: Agreement, x: str | None = None, y: Columns = "y"
 ) -> NodeData:
     """A node's data, from exactly one of a path and a loader."""
     if (data is None) == (loader is None):
@@ -176,10 +177,7 @@ def expected_of(config: Config) -> DataForm:
     """The form of the config's own data; its world is tried too, since ``up`` will need it."""
     data = dataset_of(config)
     build(config, data=data)
-    if data.label_classes is None:
-        raise UserError(f"data: y of {data.name!r} is {TARGET_WORDS[data.target]}, and a real "
-                        "federation learns one class per row")  # fmt: skip
-    return DataForm(data.shape, data.label_classes, (), data.vocabulary)
+    return DataForm.of(data)
 
 
 def _toml(value: object) -> str:

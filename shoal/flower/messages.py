@@ -22,6 +22,7 @@ SIGNATURE_BYTES = 512
 SCORE = "score"  # the question that is no part's: how good is this model?
 NAME = 64  # characters of a member's name
 WORST = 1e30  # loss that a node reports where it has none
+NO_SCORE = -WORST  # in the place of an accuracy (an R2 may be as low as it likes)
 LONGEST_TEXT = 4096  # characters of a text; keys are below 300
 Ints = tuple[int, ...]
 Floats = tuple[float, ...]
@@ -90,7 +91,7 @@ class TrainReply:
     steps: int
     samples: int
     epochs: int
-    accuracy: float  # of the received model; -1: no classes or not asked
+    accuracy: float  # of the received model, or R2 of numbers; NO_SCORE: none, or not asked
     loss: float
     delta: Tensor
     stats: Tensor

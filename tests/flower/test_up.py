@@ -20,7 +20,7 @@ pytest.importorskip("flwr")
 from flower.real import CONFIG, PATIENCE, ours
 
 from shoal.config import from_mapping
-from shoal.flower.agreement import DataForm
+from shoal.flower.data_form import DataForm
 from shoal.flower.apps import write_app
 from shoal.flower.operations.up import SHOAL, FederationFolder, read_up
 

@@ -29,6 +29,7 @@ from shoal.flower.agreement import Agreement, Bounds
 from shoal.flower.keys import Key
 from shoal.flower.messages import (
     NAME,
+    NO_SCORE,
     SCORE,
     WORST,
     Frame,
@@ -253,7 +254,7 @@ class Node:
         if self.masker is not None and not frame.among:
             raise NodeRefusedError("this member sends uploads as part of a sum only")
         scored = frame.score and private is None
-        accuracy, loss = self._score(order.model) if scored else (-1.0, 0.0)
+        accuracy, loss = self._score(order.model) if scored else (NO_SCORE, 0.0)
         results = train_one(order, order.members[0])
         memories = tree.row(results.memories, 0)
         if tree.leaves(memories):
@@ -284,12 +285,13 @@ class Node:
         return done
 
     def _score(self, model: Model) -> tuple[float, float]:
-        """How the received model does on the node's validation set; -1 where that has no answer."""
+        """How the received model does on the node's validation set, or NO_SCORE."""
         if self.data.validation is None:
-            return -1.0, 0.0
+            return NO_SCORE, 0.0
         scores = evaluate(self.program.task, model, self.data.validation)
         loss = max(-WORST, min(scores.loss, WORST)) if math.isfinite(scores.loss) else WORST
-        return (-1.0 if scores.accuracy is None else scores.accuracy), loss
+        known = scores.accuracy is not None and math.isfinite(scores.accuracy)
+        return (max(scores.accuracy or 0.0, NO_SCORE / 2) if known else NO_SCORE), loss
 
     def _ask(self, frame: OrderMessage, order: api.Order) -> QuestionReply:
         if self.agreement.privacy is not None:
