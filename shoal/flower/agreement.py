@@ -189,7 +189,7 @@ SIDE_SPECIFIC_KEYS = (
     "problem",
     "guard",
 )
-OPTIONAL = ("privacy", "secure", "bounds", "code")
+OPTIONAL = ("privacy", "secure", "bounds", "code", "frozen")
 ANYBODY = 1_000_000
 
 
@@ -203,6 +203,7 @@ class Agreement:
     secure: Secure | None = None
     bounds: Bounds | None = None  # None: the defaults, unsaid, as in version 0.1
     code: Mapping[str, str] = field(default_factory=dict)  # digests of users' modules
+    frozen: str = ""  # digest of what is not trained and so not sent
 
     def __post_init__(self) -> None:
         form = replace(self.expects, ignored=self.config.loss.ignore_index)
@@ -234,7 +235,8 @@ class Agreement:
     def _private(self) -> dict[str, Any]:
         kept = {"privacy": self.privacy, "secure": self.secure, "bounds": self.bounds}
         rules = {name: rule.plain() for name, rule in kept.items() if rule is not None}
-        return rules | ({"code": dict(self.code)} if self.code else {})
+        rules |= {"code": dict(self.code)} if self.code else {}
+        return rules | ({"frozen": self.frozen} if self.frozen else {})
 
     @property
     def sums(self) -> Secure | None:
@@ -243,11 +245,28 @@ class Agreement:
             return self.secure
         return Secure(max(self.secure.at_least, self.privacy.shared_by))
 
+    @property
+    def asks(self) -> bool:
+        """Whether members are asked, before the first round, what their rows add up to; refused
+        where they have agreed to what would not allow it."""
+        form, balanced = self.expects, self.config.loss.class_weights == "balanced"
+        if self.privacy is not None:
+            if form.table is not None or balanced:
+                what = "loss.class_weights: balanced" if balanced else "expects.table"
+                raise UserError(f"privacy: {what} needs sums over members' rows before the first "
+                                "round, which clipping and noise do not protect; give numbers that "
+                                "are prepared (data.normalize: none) and weights of your own")  # fmt: skip
+            return False
+        if self.secure is not None and form.table is not None:
+            if why := form.table.why_sums_are_not_enough:
+                raise UserError(f"secure: members would have to tell {why}, which is no sum; take "
+                                "another normalize, or leave such columns out")  # fmt: skip
+        return form.table is not None or form.target == "number" or balanced
+
     def plan(self, world: World | None = None) -> RunPlan:
-        """Everything a run needs but data."""
-        if self.config.loss.class_weights == "balanced":
-            raise UserError("loss.class_weights: balanced needs everybody's labels, which no real "
-                            "federation has; give one number a class")  # fmt: skip
+        """Everything a run needs but data; figures of members' rows are in by then."""
+        if self.asks and not self.expects.learnt.rows and self.expects.table is not None:
+            raise UserError("members have not told yet what their rows add up to")
         if self.config.sampling == "by_loss":
             raise UserError("sampling: by_loss asks candidates for their loss before a round, and "
                             "nodes do not answer that; take by_rows")  # fmt: skip
@@ -259,6 +278,7 @@ class Agreement:
         values = filled(self._values) if self._of_0_1 else self._values
         config = from_mapping({**values, "engine": "loop"})
         plan = build(config, world=world or EmptyWorld(), data=self.expects.dataset())
+        self._check_frozen(plan)
         if any(isinstance(part, LastModels) for part in plan.settings.method.parts):
             raise UserError("measure_divergence: everybody reads all members' last local models, "
                             "which stay with the members of a real federation; leave it out, and "
@@ -273,6 +293,14 @@ class Agreement:
         if self.secure is not None:
             self.secure.check(plan.settings.method, config.guard.max_norm, self.bounds)
         return plan
+
+    def _check_frozen(self, plan: RunPlan) -> None:
+        """What is frozen is never sent, so it must be the same from the start."""
+        own: str = getattr(plan.settings.task, "frozen_digest", "")
+        if self.frozen and own != self.frozen:
+            raise UserError(f"model: what is frozen has the digest {own[:12]} here, and members "
+                            f"agreed to {self.frozen[:12]}; every member needs the same file "
+                            "(model.init) and the same code")  # fmt: skip
 
     @property
     def shared(self) -> dict[str, Any]:
@@ -302,7 +330,7 @@ def load_agreement(path: Path) -> Agreement:
     expects, config = form_from(values["expects"], path), from_mapping(values["config"])
     code = code_from(values.get("code") or {})
     check_installed(path.resolve(), config, code)
-    return Agreement(expects, config, private, secure, bounds, code)
+    return Agreement(expects, config, private, secure, bounds, code, str(values.get("frozen", "")))
 
 
 class EmptyWorld:

@@ -149,6 +149,7 @@ def write_app(
     form, code = expects or expected_of(config), agreed_code(config)
     agreed = Agreement(form, today, secure=secure, bounds=Bounds(), code=code)
     plan = agreed.plan()  # every check that can fail fails here
+    agreed = replace(agreed, frozen=getattr(plan.settings.task, "frozen_digest", ""))
     if secure is None:  # a sum hides how long each upload is
         limits = Bounds().filled(plan.initial.theta, None)
         norm = float(f"{limits.norm:.4g}")
@@ -177,7 +178,7 @@ def expected_of(config: Config) -> DataForm:
     """The form of the config's own data; its world is tried too, since ``up`` will need it."""
     data = dataset_of(config)
     build(config, data=data)
-    return DataForm.of(data)
+    return DataForm.of_table(data) or DataForm.of(data)
 
 
 def _toml(value: object) -> str:

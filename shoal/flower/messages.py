@@ -38,6 +38,37 @@ class Introduction:
 
 
 @dataclass(frozen=True)
+class Welcome:
+    """Server to node: an introduction, with the figures that prepare everybody's rows."""
+
+    nonce: str
+    agreement: str
+    initial: Tensor
+    figures: Tensor  # JSON
+
+
+@dataclass(frozen=True)
+class FiguresRequest:
+    """Server to node: what do your rows add up to?"""
+
+    nonce: str
+    member: int
+    memory_id: int
+    among: Ints = ()  # members whose masks cancel; empty: in the clear
+    sealed: Tree = ()
+
+
+@dataclass(frozen=True)
+class FiguresReply:
+    """Node to server: sums in pieces, and (JSON, only in the clear) what is no sum."""
+
+    nonce: str
+    member: int
+    sums: Tensor
+    found: Tensor
+
+
+@dataclass(frozen=True)
 class MemberInfo:
     """Node to server: what a member says of itself."""
 
@@ -174,14 +205,20 @@ class UnmaskReply:
     shares: Tree
 
 
-Down = Introduction | OrderMessage | KeyRequest | PeerKeys | UnmaskRequest
-Up = MemberInfo | TrainReply | QuestionReply | Refusal | MaskKeys | SealedShares | UnmaskReply
+Down = Introduction | Welcome | FiguresRequest | OrderMessage | KeyRequest | PeerKeys | UnmaskRequest
+Up = (
+    MemberInfo | FiguresReply | TrainReply | QuestionReply | Refusal | MaskKeys | SealedShares
+    | UnmaskReply
+)  # fmt: skip
 Frame = Down | Up
 
 
 # What they are called in a frame: these names stay when a class or a field is renamed.
 KINDS: dict[str, type[Frame]] = {
     "Hello": Introduction,
+    "Welcome": Welcome,
+    "Tell": FiguresRequest,
+    "Figures": FiguresReply,
     "Card": MemberInfo,
     "Order": OrderMessage,
     "Done": TrainReply,

@@ -15,7 +15,7 @@ import torch
 pytest.importorskip("flwr")
 
 from flower.local_grid import FEATURES, Small, agreement, rows_of
-from flower.test_same_as_embedded import check
+from flower.test_same_as_embedded import SOON, check
 
 from shoal.config import from_mapping
 from shoal.core.errors import UserError
@@ -111,11 +111,13 @@ def test_it_is_the_simulation(case: str, installed: Any, tmp_path: Path) -> None
     form, more = CASES[case]
     server = check(tmp_path, agreed(form, tmp_path, **more), bits=True)
     last = json.loads((tmp_path / "server" / "rounds.jsonl").read_text().splitlines()[-1])
-    if form.target == "number":  # nobody knows how far apart answers are: there is no R2
-        assert last["received"]["accuracy"] is None
-    else:
-        own = last["received"]["by_member"].values()
-        assert len(own) == 3 and all(0 <= score <= 1 for score in own)
+    own = last["received"]["by_member"].values()
+    least = -1e9 if form.target == "number" else 0.0
+    assert len(own) == 3 and all(least <= score <= 1 for score in own)
+    if form.target == "number":  # R2 is by the variance of all members' training rows
+        rows = torch.cat([rows_of(member, form=form).labels for member in SOON])
+        variances = server.player.plan.settings.task.variances
+        assert np.allclose(variances, rows.double().reshape(48, -1).var(0, correction=0), 1e-12)
     if "adapters" in more:  # the base stays where it is
         names = server.player.plan.settings.task.layout.names
         assert names and all("lora_" in name for name in names)

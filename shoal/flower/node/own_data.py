@@ -118,6 +118,12 @@ def _labels(values: NDArray[Any], expects: DataForm, where: str) -> Tensor:
     if expects.target in ("dense", "token") and values.dtype.kind == "f":
         values = np.where(values == values // 1, values, np.nan).astype(np.float64)
     y = torch.from_numpy(answers([("y", values)], expects.target, expects.classes, where).y)
+    check_answers(y, expects, where)
+    return y
+
+
+def check_answers(y: Tensor, expects: DataForm, where: str) -> None:
+    """Refuse answers that are not of the agreed form."""
     if tuple(y.shape[1:]) != expects.answer:
         raise UserError(f"{where} has answers of shape {tuple(y.shape[1:])}; the federation "
                         f"expects {expects.answer}")  # fmt: skip
@@ -125,7 +131,6 @@ def _labels(values: NDArray[Any], expects: DataForm, where: str) -> Tensor:
         _check_range(y, expects, where)
     elif not bool(torch.isfinite(y).all()):
         raise UserError(f"{where} has an answer that is not finite")
-    return y
 
 
 def _check_range(labels: Tensor, expects: DataForm, where: str) -> None:
@@ -174,7 +179,13 @@ def _images(path: Path, expects: DataForm) -> tuple[Tensor, Tensor]:
 
 def _split(x: Tensor, y: Tensor, expects: DataForm, where: str) -> NodeData:
     """A share of every class is kept for validation; which rows depends on nothing but the data."""
-    held = held_out(y)
+    return divided(x, y, held_out(y), expects, where)
+
+
+def divided(
+    x: Tensor, y: Tensor, held: NDArray[np.bool_], expects: DataForm, where: str
+) -> NodeData:
+    """Rows to train on, and those that are held out."""
     keep = torch.from_numpy(~held)
     train = _data(x[keep], y[keep], expects, where)
     return NodeData(train, _data(x[~keep], y[~keep], expects, where) if held.any() else None)

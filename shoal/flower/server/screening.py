@@ -110,21 +110,6 @@ class ReplyScreen:
     masked: bool = False
     known: dict[str, set[str]] = field(default_factory=dict)  # forms that are right, by what
 
-    # ---- who somebody is ----
-    def card(self, card: MemberInfo) -> str:
-        """What a member says of itself."""
-        most = self.limits.rows
-        if not card.rows > 0:
-            return "it has no data"
-        if card.rows > most or not 0 <= card.validation <= most:
-            return (
-                f"it declares {card.rows:,} rows and {card.validation:,} for validation, and "
-                f"bounds.rows of federation.yaml allows {most:,}"
-            )
-        if not 0 < len(card.name) <= NAME or len(card.public) > PUBLIC:
-            return f"a name of {len(card.name)} characters (1 to {NAME} are accepted)"
-        return "" if card.name.isprintable() else f"a name that cannot be printed: {card.name!r}"
-
     # ---- uploads ----
     def uploads(self, order: Order, done: dict[int, TrainReply]) -> Reasons:
         """Why an upload is refused, by member; those that are not here are good."""
@@ -275,6 +260,20 @@ class ReplyScreen:
 
 
 # ---- other replies ----
+def card(most: int, card: MemberInfo) -> str:
+    """What a member says of itself; it may declare ``most`` rows."""
+    if not card.rows > 0:
+        return "it has no data"
+    if card.rows > most or not 0 <= card.validation <= most:
+        return (
+            f"it declares {card.rows:,} rows and {card.validation:,} for validation, and "
+            f"bounds.rows of federation.yaml allows {most:,}"
+        )
+    if not 0 < len(card.name) <= NAME or len(card.public) > PUBLIC:
+        return f"a name of {len(card.name)} characters (1 to {NAME} are accepted)"
+    return "" if card.name.isprintable() else f"a name that cannot be printed: {card.name!r}"
+
+
 def score(accuracy: float, loss: float, least: float = 0.0) -> str:
     """A member's word on a model: an accuracy, or NO_SCORE where it has none."""
     if accuracy != NO_SCORE and not least <= accuracy <= 1.0 or not abs(loss) <= WORST:
