@@ -364,6 +364,8 @@ def _class_weights(loss: Loss, data: Dataset) -> torch.Tensor | None:
     wanted, classes, y = loss.class_weights, data.classes or 0, data.train.y
     if wanted is None:
         return None
+    if wanted == "balanced" and not len(y) and data.elsewhere.counts:
+        return _balanced_elsewhere(data)
     if wanted == "balanced" and data.target == "multi_label":
         ones = y.sum(0)
         return (len(y) - ones).clamp_min(1) / ones.clamp_min(1)
@@ -376,6 +378,14 @@ def _class_weights(loss: Loss, data: Dataset) -> torch.Tensor | None:
             f"loss.class_weights has {len(wanted)} numbers; {data.name!r} has {classes} classes"
         )
     return torch.tensor(wanted, device=data.train.x.device)
+
+
+def _balanced_elsewhere(data: Dataset) -> torch.Tensor:
+    """The same of rows that are with the members of a federation."""
+    counts = torch.tensor(data.elsewhere.counts)
+    if data.target == "multi_label":
+        return (data.elsewhere.rows - counts).clamp_min(1) / counts.clamp_min(1)
+    return counts.sum() / (len(counts) * counts.clamp_min(1))
 
 
 def initial_of(choice: ModelChoice, task: ModuleTask, seed: int) -> Model:

@@ -262,6 +262,13 @@ class DataForm:
     def answers_kind(self) -> torch.dtype:
         return torch.int64 if self.target in WHOLE else torch.float32
 
+    def told(self) -> str:
+        """What members tell of their rows before the first round, for their owners."""
+        columns = [self.table.told()] if self.table is not None else []
+        if self.target == "number":
+            return "; ".join([*columns, "count, sum and sum of squares of the answers"])
+        return "; ".join([*columns, "how many rows each class has"])
+
     def rows(self, x: Tensor, y: Tensor) -> Dataset:
         """A data set of this form with these rows."""
         pool = Pool(x, y)

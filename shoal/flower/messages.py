@@ -205,7 +205,9 @@ class UnmaskReply:
     shares: Tree
 
 
-Down = Introduction | Welcome | FiguresRequest | OrderMessage | KeyRequest | PeerKeys | UnmaskRequest
+Down = (
+    Introduction | Welcome | FiguresRequest | OrderMessage | KeyRequest | PeerKeys | UnmaskRequest
+)
 Up = (
     MemberInfo | FiguresReply | TrainReply | QuestionReply | Refusal | MaskKeys | SealedShares
     | UnmaskReply

@@ -97,7 +97,9 @@ def _settled(form: DataForm, figures: Figures) -> DataForm:
     if type(rows) is not int or rows < 1:
         raise ValueError("no rows")
     counts = tuple(figures["counts"])
-    if len(counts) != size_of(form) - 3 * len(summed(form)) or not all(type(n) is int for n in counts):
+    if len(counts) != size_of(form) - 3 * len(summed(form)) or not all(
+        type(n) is int for n in counts
+    ):
         raise ValueError("no counts of classes")
     answers = [_finite(pair) for pair in figures["answers"]]
     if len(answers) != (math.prod(form.answer) if form.target == "number" else 0):

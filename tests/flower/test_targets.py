@@ -14,17 +14,12 @@ import torch
 
 pytest.importorskip("flwr")
 
-from flower.local_grid import FEATURES, Small, agreement, rows_of
+from flower.local_grid import FEATURES, agreement, rows_of
 from flower.test_same_as_embedded import SOON, check
 
-from shoal.config import from_mapping
-from shoal.core.errors import UserError
 from shoal.flower.agreed_code import agreed_code
 from shoal.flower.agreement import Agreement, load_agreement
-from shoal.flower.apps import expected_of
 from shoal.flower.data_form import DataForm
-from shoal.flower.messages import NO_SCORE, QuestionReply
-from shoal.flower.node.own_data import from_path
 
 MODULE = """
 import torch

@@ -63,9 +63,13 @@ def unprepared(path: Path, form: DataForm) -> UnpreparedRows:
     assert form.table is not None
     if path.is_dir():
         raise UserError(f"--data: {path} is a folder, and the federation learns of tables")
-    table = tables.read(path, form.table.missing)
+    return unprepared_table(tables.read(path, form.table.missing), form)
+
+
+def unprepared_table(table: Table, form: DataForm) -> UnpreparedRows:
+    assert form.table is not None
     if not table.rows:
-        raise UserError(f"{path} has no rows; a member needs at least one")
+        raise UserError(f"{table.where} has no rows; a member needs at least one")
     for column in form.table.columns:
         table.check(column.column, "the federation's inputs")
     options: dict[str, Any] = {"y": list(form.table.y)}
@@ -141,7 +145,9 @@ def _found(column: ColumnForm, table: Table, train: Any, extremes: list[str]) ->
     if len(counts) > WORDS or any(len(word) > LETTERS for word in counts):
         raise UserError(f"column {column.column!r} of {table.where} has {len(counts):,} different "
                         f"words (at most {WORDS:,}, of {LETTERS} letters)")  # fmt: skip
-    return MemberFigures([], {column.column: [[w, n, having[w]] for w, n in sorted(counts.items())]})
+    return MemberFigures(
+        [], {column.column: [[w, n, having[w]] for w, n in sorted(counts.items())]}
+    )
 
 
 def _real(column: ColumnForm, values: Any, where: str) -> NDArray[np.float64]:

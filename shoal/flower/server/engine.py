@@ -66,7 +66,9 @@ class GridEngine:
         judge = partial(self.screen.uploads, order)
         good = self.transport.ask(self.where, sent, TrainReply, judge)
         if order.round >= 0:
-            self.scores |= {c: (f.accuracy, f.loss) for c, f in good.items() if f.accuracy > NO_SCORE}
+            self.scores |= {
+                c: (f.accuracy, f.loss) for c, f in good.items() if f.accuracy > NO_SCORE
+            }
         return good
 
     def _summed(self, order: Order, memory_id: int, secure: Secure) -> Iterator[Results]:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from flwr.serverapp import Grid
 import torch
+from flwr.serverapp import Grid
 from torch import Tensor
 
 from shoal.core.errors import UserError

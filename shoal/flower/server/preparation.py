@@ -26,7 +26,6 @@ from shoal.flower.masking import Secure
 from shoal.flower.messages import FiguresReply, FiguresRequest
 from shoal.flower.preparation import (
     BITS,
-    BYTES,
     LETTERS,
     PIECES,
     WORDS,
@@ -106,9 +105,7 @@ class Preparation:
         found = [unpacked_json(reply.found) for reply in replies.values()]
         return combined(form, totals, found, rows)
 
-    def _summed(
-        self, plain: dict[int, FiguresRequest], memory_id: int, secure: Secure
-    ) -> Figures:
+    def _summed(self, plain: dict[int, FiguresRequest], memory_id: int, secure: Secure) -> Figures:
         """Under masks: the total, and nothing else."""
         form, transport = self.agreement.expects, self.online.transport
         round = MaskedRound(transport, secure, self.online.where, memory_id)

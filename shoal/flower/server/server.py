@@ -22,8 +22,8 @@ from shoal.core.files import hold, private_folder
 from shoal.core.types import Job
 from shoal.core.world_protocol import Moment
 from shoal.flower.agreement import Agreement, Bounds, Rules
-from shoal.flower.privacy import Account, account_lines
 from shoal.flower.preparation import BYTES, packed_json
+from shoal.flower.privacy import Account, account_lines
 from shoal.flower.server import screening
 from shoal.flower.server.engine import GridEngine, NoAnswerError
 from shoal.flower.server.members import MemberRegistry, OnlineMembers
