@@ -253,14 +253,16 @@ class Agreement:
         if self.privacy is not None:
             if form.table is not None or balanced:
                 what = "loss.class_weights: balanced" if balanced else "expects.table"
-                raise UserError(f"privacy: {what} needs sums over members' rows before the first "
-                                "round, which clipping and noise do not protect; give numbers that "
-                                "are prepared (data.normalize: none) and weights of your own")  # fmt: skip
+                raise UserError(
+                    f"privacy: {what} needs sums over members' rows before the first round, which "
+                    f"clipping and noise do not protect; give numbers that are prepared "
+                    f"(data.normalize: none) and weights of your own"
+                )
             return False
-        if self.secure is not None and form.table is not None:
-            if why := form.table.why_sums_are_not_enough:
-                raise UserError(f"secure: members would have to tell {why}, which is no sum; take "
-                                "another normalize, or leave such columns out")  # fmt: skip
+        table = form.table if self.secure is not None else None
+        if table is not None and (why := table.why_sums_are_not_enough):
+            raise UserError(f"secure: members would have to tell {why}, which is no sum; take "
+                            "another normalize, or leave such columns out")  # fmt: skip
         return form.table is not None or form.target == "number" or balanced
 
     def plan(self, world: World | None = None) -> RunPlan:

@@ -1,4 +1,4 @@
-"""The form that everybody's rows must have: what members agree to, and what models are built for."""
+"""The form that everybody's rows must have: what members agree to, and models are built for."""
 
 from __future__ import annotations
 

@@ -259,9 +259,9 @@ class Node:
     def _recall(self) -> None:
         try:
             hello = messages.unpack((self.home / "hello").read_bytes(), self.limit)
-            if isinstance(hello, Introduction | Welcome):
-                if hello.agreement == self.agreement.digest:
-                    self._begin(hello)
+            greeting = hello if isinstance(hello, Introduction | Welcome) else None
+            if greeting is not None and greeting.agreement == self.agreement.digest:
+                self._begin(greeting)
         except (OSError, WireError, NodeRefusedError):
             return
 

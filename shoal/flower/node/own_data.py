@@ -205,12 +205,15 @@ def _data(x: Tensor, y: Tensor, expects: DataForm, where: str) -> ClientData:
     if tuple(x.shape[1:]) != expects.shape:
         raise UserError(f"{where} has samples of shape {tuple(x.shape[1:])}; the federation "
                         f"expects {expects.shape}")  # fmt: skip
-    if expects.vocabulary:
-        if x.is_floating_point() or (x.numel() and not 0 <= int(x.min()) <= int(x.max())
-                                     < expects.vocabulary):  # fmt: skip
-            raise UserError(f"{where} has inputs that are no numbers of tokens; the federation "
-                            f"expects 0 to {expects.vocabulary - 1}")  # fmt: skip
+    if expects.vocabulary and not _tokens(x, expects.vocabulary):
+        raise UserError(f"{where} has inputs that are no numbers of tokens; the federation "
+                        f"expects 0 to {expects.vocabulary - 1}")  # fmt: skip
     if x.is_floating_point() and not bool(torch.isfinite(x).all()):
         row = int((~torch.isfinite(x).reshape(len(x), -1).all(1)).nonzero()[0])
         raise UserError(f"{where} has a value that is not finite in row {row + 1}")
     return ClientData(Pool(x, y), torch.arange(len(y)), y, float(len(y)))
+
+
+def _tokens(x: Tensor, vocabulary: int) -> bool:
+    whole = not x.is_floating_point()
+    return whole and (not x.numel() or 0 <= int(x.min()) <= int(x.max()) < vocabulary)
