@@ -17,9 +17,15 @@ pytest.importorskip("flwr")
 from flower.local_grid import FEATURES, agreement, rows_of
 from flower.test_same_as_embedded import SOON, check
 
+from shoal.config import from_mapping
+from shoal.core.errors import UserError
 from shoal.flower.agreed_code import agreed_code
-from shoal.flower.agreement import Agreement, load_agreement
+from shoal.flower.agreement import Agreement, Bounds, load_agreement
+from shoal.flower.apps import expected_of, write_app
 from shoal.flower.data_form import DataForm
+from shoal.flower.messages import NO_SCORE, QuestionReply
+from shoal.flower.node.own_data import from_path
+from shoal.flower.server.screening import PretendMember, ReplyScreen
 
 MODULE = """
 import torch
@@ -116,3 +122,54 @@ def test_it_is_the_simulation(case: str, installed: Any, tmp_path: Path) -> None
     if "adapters" in more:  # the base stays where it is
         names = server.player.plan.settings.task.layout.names
         assert names and all("lora_" in name for name in names)
+
+
+def test_what_is_frozen_is_the_same_everywhere(installed: Any, tmp_path: Path) -> None:
+    config = from_mapping({"data": "digits", "model": {"name": "federated_nets:Net"}})
+    found = load_agreement(write_app(tmp_path / "app", config))
+    assert len(found.frozen) == 64 and found.plan()
+    other = replace(found, frozen="0" * 64)
+    assert other.digest != found.digest
+    with pytest.raises(UserError, match="what is frozen has the digest"):
+        other.plan()
+
+
+def test_scores_that_are_none_are_refused(tmp_path: Path) -> None:
+    """Below 0 is an R2, and no accuracy."""
+    for form, least in ((DataForm(ROW, 3), 0.0), (DataForm(ROW, None, target="number"), -7.0)):
+        screen = ReplyScreen(Bounds().filled(torch.ones(2), None), 0.0, float, PretendMember(form))
+        said = {
+            score: screen.score(
+                QuestionReply("", 0, torch.tensor([score, 0.1, 3.0], dtype=torch.float64))
+            )
+            for score in (-7.0, 0.5, 1.5, NO_SCORE)
+        }
+        assert not said[0.5] and not said[NO_SCORE] and "none" in said[1.5]
+        assert bool(said[-7.0]) == (least == 0.0)
+
+
+@pytest.mark.parametrize(
+    ("form", "y", "reason"),
+    [
+        (CASES["number"][0], np.array([1.0, np.nan, 2.0, 3.0]), "no value in row 2"),
+        (CASES["numbers"][0], np.zeros(4), "answers of shape"),
+        (CASES["several labels"][0], np.full((4, 4), 2), "other than 0 and 1"),
+        (CASES["several labels"][0], np.zeros((4, 3)), "answers of shape"),
+        (DataForm(ROW, 3, target="token", answer=(2,)), np.full((4, 2), 3), "expects 0 to 2"),
+    ],
+)
+def test_answers_that_do_not_fit_are_refused(
+    form: DataForm, y: Any, reason: str, tmp_path: Path
+) -> None:
+    np.savez(tmp_path / "d.npz", x=np.zeros((4, FEATURES), np.float32), y=y)
+    with pytest.raises(UserError, match=reason):
+        from_path(tmp_path / "d.npz", form)
+
+
+def test_a_config_of_arrays_says_the_form(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
+    np.savez(tmp_path / "d.npz", x=x, y=x[:, :2])
+    config = from_mapping({"data": {"name": "files", "path": str(tmp_path / "d.npz"),
+                                    "normalize": "none"}, "model": "linear"})  # fmt: skip
+    form = expected_of(config)
+    assert (form.target, form.answer, form.shape, form.table) == ("number", (2,), (3,), None)
