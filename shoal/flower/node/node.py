@@ -107,6 +107,7 @@ class MemoryDisk:
 
 # ---- the node ----
 SLACK = 64 << 20  # bytes of an order beyond what its models need
+OF_TABLES = 1 << 30  # of a first model, before it is known what it is like
 OLD_SERVER = (
     "the server's shoal is older than this member's; both need the same version: install the "
     "member's on the server"
@@ -138,8 +139,8 @@ class Node:
                             "printed")  # fmt: skip
         if not isinstance(self.data, UnpreparedRows):
             self.ready = self.data
-        self.types, self.limit = {}, SLACK
-        if not self.agreement.asks:
+        self.types, self.limit = {}, OF_TABLES
+        if not self.agreement.asks or self.agreement.expects.table is None:
             self._settle(self.agreement)
         secure = self.agreement.sums
         self.masker = None if secure is None else Masker(secure)

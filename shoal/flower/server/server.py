@@ -76,7 +76,7 @@ class Server:
         )
         if asks:
             start = max(needed, self.rules.start_members)
-            enough = partial(self._wait, start)
+            enough = partial(self._wait, start, frozenset())
             asking = Preparation(self.agreement, self.online, enough, needed)
             self.agreement = asking.of(self.folder)
         agreed, plan = self.agreement, self.agreement.plan(self.world)
@@ -184,7 +184,8 @@ class Server:
     def _opened(self) -> Moment:
         """The next moment, once enough members are here."""
         round = self.federation.round
-        here = self._wait(self.rules.min_members if round else self.rules.start_members)
+        needed = self.rules.min_members if round else self.rules.start_members
+        here = self._wait(needed, self._expected())
         members, new = self.sessions.members_of_round(here)
         self.world.sizes = {m: card.rows for m, card in self.online.cards.items()}
         self._begins = self._begins or new
@@ -196,13 +197,13 @@ class Server:
             self.log.event("session", text, round=round, members=list(members))
         return moment
 
-    def _wait(self, needed: int) -> tuple[int, ...]:
+    def _wait(self, needed: int, came_back: frozenset[int]) -> tuple[int, ...]:
         """Members, when there are enough; until then the server sleeps and says so now and then."""
-        told, pause, came_back = -REMIND_SECONDS, 0.1, self._expected()
+        told, pause = -REMIND_SECONDS, 0.1
         patience = time.monotonic() + min(self.rules.deadline, 30.0)
         while True:
             here = self.online.look()
-            missing = came_back - set(here) if time.monotonic() < patience else set()
+            missing = came_back - set(here) if time.monotonic() < patience else frozenset()
             if len(here) >= needed and not missing:
                 return here
             if len(here) < needed and time.monotonic() - told >= REMIND_SECONDS:
@@ -212,12 +213,10 @@ class Server:
             self.sleep(pause)
             pause = min(2 * pause, 5.0)
 
-    def _expected(self) -> set[int]:
+    def _expected(self) -> frozenset[int]:
         """Right after a restart: the members of the round before, who have a moment to report."""
-        if not hasattr(self, "player"):  # members are asked for figures of their rows
-            return set()
         fresh_start = not self.online.here and bool(self.federation.round)
-        return set(self.sessions.current) if fresh_start else set()
+        return self.sessions.current if fresh_start else frozenset()
 
     # ---- one round ----
     def _play_round(self, moment: Moment) -> bool:
