@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as csv
+import pyarrow.parquet as parquet
 import pytest
 import torch
 
@@ -26,6 +27,7 @@ from shoal.flower.apps import data_of, write_app
 from shoal.flower.masking import Secure
 from shoal.flower.messages import FiguresReply
 from shoal.flower.node.figures import UnpreparedRows
+from shoal.flower.operations.up import FederationFolder, UpOptions, _write_data, data_file
 from shoal.flower.preparation import from_pieces, packed_json, to_pieces
 from shoal.flower.privacy import Privacy
 from shoal.flower.server.members import MemberRegistry
@@ -350,3 +352,21 @@ def test_loss_weights_are_balanced_by_all_members_rows(tmp_path: Path) -> None:
     weights = counts.sum() / (2 * counts)
     assert torch.allclose(rows(logits, labels), weights * np.log(2), rtol=1e-6)
     server.play()
+
+
+@pytest.mark.parametrize("case", ["standard", "labels"])
+def test_members_on_this_machine_get_rows_as_they_were_written(case: str, tmp_path: Path) -> None:
+    """Not as the author's own figures have prepared them."""
+    club = Club(tmp_path, OPTIONS[case])
+    place = FederationFolder(tmp_path / "up")
+    up = UpOptions(str(tmp_path / "app"), 2, "127.0.0.1", 1, False, {})
+    _write_data(place, up)
+    whole = csv.read_csv(tmp_path / "example.csv").to_pandas()
+    given = [parquet.read_table(data_file(place, i)).to_pandas() for i in range(2)]
+    for name in NUMBERS:
+        every = np.concatenate([one[name] for one in given])
+        known = set(whole[name].dropna())
+        assert len(every) > 40 and set(every[~np.isnan(every)]) <= known
+    rows = data_of(str(data_file(place, 0)), None, club.what)
+    assert isinstance(rows, UnpreparedRows)
+    assert sum(rows.sizes) == len(given[0]) and set(rows.y.tolist()) == {0, 1}
