@@ -357,7 +357,8 @@ def _shape(values: Any) -> tuple[int, ...] | None:
 
 def _inputs(values: Any, path: Path) -> tuple[Input, ...]:
     found = []
-    for one in values if isinstance(values, Sequence) else [None]:
+    every: Sequence[Any] = values if isinstance(values, Sequence) else [None]
+    for one in every:
         fine = isinstance(one, Sequence) and not isinstance(one, str) and len(one) == 3
         shape = _shape(one[1]) if fine else None
         if shape is None or not isinstance(one[0], str) or not isinstance(one[2], bool):

@@ -139,7 +139,8 @@ class Node:
                             "printed")  # fmt: skip
         if not isinstance(self.data, UnpreparedRows):
             self.ready = self.data
-        self.types, self.limit = {}, OF_TABLES
+        self.types: wire.StateTypes = {}
+        self.limit = OF_TABLES
         if not self.agreement.asks or self.agreement.expects.table is None:
             self._settle(self.agreement)
         secure = self.agreement.sums
