@@ -107,7 +107,7 @@ def _node(path: Path, settings: tuple[tuple[str, str], ...]) -> Node:
 
 def data_of(
     data: str | None, loader: str | None, agreed: Agreement, x: str | None = None, y: Columns = "y"
-) -> NodeData:
+) -> NodeData | UnpreparedRows:
     """A node's data, from exactly one of a path and a loader."""
     if (data is None) == (loader is None):
         raise UserError("a node needs --data PATH or --loader module:function, and not both")

@@ -106,11 +106,12 @@ def _settled(form: DataForm, figures: Figures) -> DataForm:
         raise ValueError("no figures of the answers")
     learnt = Elsewhere(tuple(a[1] ** 2 or 1.0 for a in answers), counts, rows)
     form = replace(form, learnt=learnt)
-    if form.table is None:
+    table = form.table
+    if table is None:
         return form
-    unit = tuple((a[0], a[1] or 1.0) for a in answers) if form.table.scale_y else ()
+    unit = tuple((a[0], a[1] or 1.0) for a in answers) if table.scale_y else ()
     form = replace(form, unit=unit)
-    token = next((c for c in form.table.columns if c.kind == "tokens"), None)
+    token = next((c for c in table.columns if c.kind == "tokens"), None)
     if token is not None:
         pairs = figures["words"][token.column]
         if not 0 < len(pairs) <= token.vocabulary or not all(is_word(w) for w, _ in pairs):
