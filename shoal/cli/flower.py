@@ -105,7 +105,7 @@ def node(
         None, help="module:function; it returns (train, validation)."
     ),
     x: str | None = typer.Option(None, help="Column of the inputs (default: all but y)."),
-    y: str = typer.Option("y", help="Column of the answers."),
+    y: list[str] = typer.Option(["y"], help="Column of the answers; again for each further one."),
     superlink: str = typer.Option("127.0.0.1:8000", help="HOST:PORT that up gave to members."),
     ca: Path | None = typer.Option(None, help="Certificate authority of the SuperLink (ca.crt)."),
     key: Path = typer.Option(Path("node-key"), help="This member's private key."),
@@ -133,11 +133,14 @@ def node(
     found = data_of(data, loader, agreed, x, y)
     own = read_key(key)
     member = Node(agreed, found, own, name or key.stem, home)
-    rows = 0 if found.validation is None else len(found.validation)
+    train, rows = member.rows
     typer.echo(
-        f"{member.name} ({fingerprint(own.public)}): {len(found.train)} rows to train, {rows} to "
+        f"{member.name} ({fingerprint(own.public)}): {train} rows to train, {rows} to "
         f"validate; agreement {agreed.digest[:12]}"
     )
+    if agreed.asks:
+        whom = "as part of a sum" if agreed.secure is not None else "the server"
+        typer.echo(f"before the first round this member tells {whom}: {agreed.expects.told()}")
     if agreed.privacy is not None and agreed.secure is None:
         cost = epsilon(agreed.privacy, 1, alone=True)
         typer.echo(f"privacy: each upload costs epsilon {cost:.3g} against the server, which sees "

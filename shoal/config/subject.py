@@ -300,8 +300,10 @@ def _learnt(data: Dataset) -> torch.Tensor:
 
 def _variances(data: Dataset) -> tuple[float, ...]:
     """Of each column of training answers; 1 of one that never varies."""
-    y = _learnt(data).double().reshape(len(_learnt(data)), -1)
-    return tuple(float(v) or 1.0 for v in y.var(0, unbiased=False)) if len(y) else ()
+    if not len(data.train.y):
+        return data.elsewhere.variances
+    y = _learnt(data).double()
+    return tuple(float(v) or 1.0 for v in y.reshape(len(y), -1).var(0, unbiased=False))
 
 
 READ = {"cross_entropy": ("class_weights", "label_smoothing", "ignore_index"),
@@ -313,9 +315,9 @@ def loss_of(loss: Loss, data: Dataset, shape: tuple[int, ...]) -> RowLoss:
     if data.target in ("class", "dense", "token"):
         _check_ignored(loss.ignore_index, data)
     if loss.own:
-        named, y = str(loss.name), _telling(data.train.y.cpu())
-        if not len(y):  # a form without rows
-            y = torch.zeros(8, *y.shape[1:], dtype=y.dtype)
+        named, y = str(loss.name), data.train.y.cpu()
+        # a form may be without rows
+        y = _telling(y) if len(y) else torch.zeros(8, *y.shape[1:], dtype=y.dtype)
         drawn = torch.randn(len(y), *shape, generator=torch.Generator().manual_seed(0))
         return own_loss(named, resolve("loss", named, torch.Tensor), loss.given, drawn, y)
     name = fitting(loss.name, data.target)
@@ -365,6 +367,8 @@ def _class_weights(loss: Loss, data: Dataset) -> torch.Tensor | None:
     wanted, classes, y = loss.class_weights, data.classes or 0, _learnt(data)
     if wanted is None:
         return None
+    if wanted == "balanced" and not len(y) and data.elsewhere.counts:
+        return _balanced_elsewhere(data)
     if wanted == "balanced" and data.target == "multi_label":
         ones = y.sum(0)
         return (len(y) - ones).clamp_min(1) / ones.clamp_min(1)
@@ -377,6 +381,14 @@ def _class_weights(loss: Loss, data: Dataset) -> torch.Tensor | None:
             f"loss.class_weights has {len(wanted)} numbers; {data.name!r} has {classes} classes"
         )
     return torch.tensor(wanted, device=data.train.x.device)
+
+
+def _balanced_elsewhere(data: Dataset) -> torch.Tensor:
+    """The same of rows that are with the members of a federation."""
+    counts = torch.tensor(data.elsewhere.counts)
+    if data.target == "multi_label":
+        return (data.elsewhere.rows - counts).clamp_min(1) / counts.clamp_min(1)
+    return counts.sum() / (len(counts) * counts.clamp_min(1))
 
 
 def initial_of(choice: ModelChoice, task: ModuleTask, seed: int) -> Model:

@@ -24,6 +24,15 @@ if TYPE_CHECKING:
     from shoal.data.text import Vocabulary
 
 
+class Elsewhere(NamedTuple):
+    """What is known of the answers of training rows that are not here, but with the members of a
+    real federation: the variance of each column of numbers, the rows of each class."""
+
+    variances: tuple[float, ...] = ()
+    counts: tuple[int, ...] = ()
+    rows: int = 0
+
+
 class Dataset(NamedTuple):
     """Samples to train and to test on.
 
@@ -59,6 +68,7 @@ class Dataset(NamedTuple):
     class_names: tuple[str, ...] = ()
     known: Vocabulary | None = None
     inputs: tuple[Input, ...] = ()  # where there are several, side by side in ``x``
+    elsewhere: Elsewhere = Elsewhere()
 
     @property
     def label_classes(self) -> int | None:

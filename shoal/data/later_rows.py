@@ -15,8 +15,14 @@ from shoal.core.types import Pool
 from shoal.data import tables
 from shoal.data.columns import Numbers, Prepared, as_texts
 from shoal.data.dataset import Dataset, checked
-from shoal.data.sources.own_files import ColumnRules, TargetRules, inputs, listed
-from shoal.data.tables import Table
+from shoal.data.sources.own_files import (
+    ColumnRules,
+    TargetRules,
+    held_rows,
+    inputs,
+    listed,
+)
+from shoal.data.tables import Array, Table
 from shoal.data.time_column import column_of
 
 
@@ -39,6 +45,18 @@ def later_rows(data: Dataset, table: Table) -> Dataset:
         texts = tuple(as_texts(np.array(names)).tolist())
         found = found._replace(test_group=torch.from_numpy(group), names=texts)
     return checked(found)
+
+
+def as_written(data: Dataset, rows: Tensor) -> dict[str, Array]:
+    """Training rows of set ``files`` by column, as they stand in their file: before anything was
+    prepared."""
+    options = dict(data.options)
+    table = tables.read(Path(options["path"]).expanduser(), listed(options.get("missing", ())))
+    rules = TargetRules(**{k: v for k, v in options.items() if k in TargetRules._fields})
+    split = {k: options[k] for k in ("test", "seed") if k in options}
+    places = np.flatnonzero(~held_rows(table, rules.answers(table), **split))[rows.numpy()]
+    beside = {options.get("client"), options.get("test")}
+    return {name: table.column(name)[places] for name in table.names if name not in beside}
 
 
 def later_inputs(data: Dataset, table: Table) -> Tensor:

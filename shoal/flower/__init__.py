@@ -6,6 +6,8 @@
 - privacy      clipping, noise, the account
 - masking      secure aggregation: the agreement and the arithmetic
 - agreed_code  code of a user's that members agree to
+- data_form    the form that everybody's rows must have
+- preparation  what all members' rows together say of columns and answers
 - agreement    what members agree to
 - strategies   for apps of one's own: server-only methods, and a guard around any strategy
 - apps         ServerApp and ClientApp; ``shoal flower new``

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,8 @@ from shoal.core.files import dump_json, dump_yaml, write_text
 from shoal.core.old_names import SERVER_RULES, spelled_as_0_1
 from shoal.core.types import ClientData, Pool
 from shoal.core.world_protocol import Moment, World
-from shoal.data.sources import Dataset
 from shoal.flower.agreed_code import check_installed, code_from
+from shoal.flower.data_form import DataForm, form_from
 from shoal.flower.masking import Secure, secure_from
 from shoal.flower.privacy import Privacy, privacy_from
 from shoal.methods.catalog.registry import complete
@@ -189,26 +189,8 @@ SIDE_SPECIFIC_KEYS = (
     "problem",
     "guard",
 )
-OPTIONAL = ("privacy", "secure", "bounds", "code")
+OPTIONAL = ("privacy", "secure", "bounds", "code", "frozen")
 ANYBODY = 1_000_000
-
-
-@dataclass(frozen=True)
-class DataForm:
-    """The form of a sample, the number of classes, and their names where labels are text."""
-
-    shape: tuple[int, ...]
-    classes: int
-    names: tuple[str, ...] = ()
-    vocabulary: int | None = None
-
-    def dataset(self) -> Dataset:
-        """A data set of this form without samples: enough to build a model for."""
-        x = torch.zeros(0, *self.shape, dtype=torch.float32 if not self.vocabulary else torch.int64)
-        empty = Pool(x, torch.zeros(0, dtype=torch.int64))
-        return Dataset(
-            "expected", empty, empty, self.classes, self.shape, vocabulary=self.vocabulary
-        )
 
 
 @dataclass(frozen=True)
@@ -221,6 +203,11 @@ class Agreement:
     secure: Secure | None = None
     bounds: Bounds | None = None  # None: the defaults, unsaid, as in version 0.1
     code: Mapping[str, str] = field(default_factory=dict)  # digests of users' modules
+    frozen: str = ""  # digest of what is not trained and so not sent
+
+    def __post_init__(self) -> None:
+        form = replace(self.expects, ignored=self.config.loss.ignore_index)
+        object.__setattr__(self, "expects", form)
 
     @property
     def _of_0_1(self) -> bool:
@@ -242,13 +229,14 @@ class Agreement:
         every = spelled_as_0_1(without_added(self._values))
         values = {k: v for k, v in every.items() if k not in SIDE_SPECIFIC_KEYS}
         values["model"] = {k: v for k, v in values["model"].items() if k != "init"}
-        text = dump_json({"expects": _plain(self.expects), "config": values, **self._private()})
+        text = dump_json({"expects": self.expects.plain(), "config": values, **self._private()})
         return hashlib.sha256(text.encode()).hexdigest()
 
     def _private(self) -> dict[str, Any]:
         kept = {"privacy": self.privacy, "secure": self.secure, "bounds": self.bounds}
         rules = {name: rule.plain() for name, rule in kept.items() if rule is not None}
-        return rules | ({"code": dict(self.code)} if self.code else {})
+        rules |= {"code": dict(self.code)} if self.code else {}
+        return rules | ({"frozen": self.frozen} if self.frozen else {})
 
     @property
     def sums(self) -> Secure | None:
@@ -257,11 +245,30 @@ class Agreement:
             return self.secure
         return Secure(max(self.secure.at_least, self.privacy.shared_by))
 
+    @property
+    def asks(self) -> bool:
+        """Whether members are asked, before the first round, what their rows add up to; refused
+        where they have agreed to what would not allow it."""
+        form, balanced = self.expects, self.config.loss.class_weights == "balanced"
+        if self.privacy is not None:
+            if form.table is not None or balanced:
+                what = "loss.class_weights: balanced" if balanced else "expects.table"
+                raise UserError(
+                    f"privacy: {what} needs sums over members' rows before the first round, which "
+                    f"clipping and noise do not protect; give numbers that are prepared "
+                    f"(data.normalize: none) and weights of your own"
+                )
+            return False
+        table = form.table if self.secure is not None else None
+        if table is not None and (why := table.why_sums_are_not_enough):
+            raise UserError(f"secure: members would have to tell {why}, which is no sum; take "
+                            "another normalize, or leave such columns out")  # fmt: skip
+        return form.table is not None or form.target == "number" or balanced
+
     def plan(self, world: World | None = None) -> RunPlan:
-        """Everything a run needs but data."""
-        if self.config.loss.class_weights == "balanced":
-            raise UserError("loss.class_weights: balanced needs everybody's labels, which no real "
-                            "federation has; give one number a class")  # fmt: skip
+        """Everything a run needs but data; figures of members' rows are in by then."""
+        if self.asks and not self.expects.learnt.rows and self.expects.table is not None:
+            raise UserError("members have not told yet what their rows add up to")
         if self.config.sampling == "by_loss":
             raise UserError("sampling: by_loss asks candidates for their loss before a round, and "
                             "nodes do not answer that; take by_rows")  # fmt: skip
@@ -273,6 +280,7 @@ class Agreement:
         values = filled(self._values) if self._of_0_1 else self._values
         config = from_mapping({**values, "engine": "loop"})
         plan = build(config, world=world or EmptyWorld(), data=self.expects.dataset())
+        self._check_frozen(plan)
         if any(isinstance(part, LastModels) for part in plan.settings.method.parts):
             raise UserError("measure_divergence: everybody reads all members' last local models, "
                             "which stay with the members of a real federation; leave it out, and "
@@ -288,6 +296,14 @@ class Agreement:
             self.secure.check(plan.settings.method, config.guard.max_norm, self.bounds)
         return plan
 
+    def _check_frozen(self, plan: RunPlan) -> None:
+        """What is frozen is never sent, so it must be the same from the start."""
+        own: str = getattr(plan.settings.task, "frozen_digest", "")
+        if self.frozen and own != self.frozen:
+            raise UserError(f"model: what is frozen has the digest {own[:12]} here, and members "
+                            f"agreed to {self.frozen[:12]}; every member needs the same file "
+                            "(model.init) and the same code")  # fmt: skip
+
     @property
     def shared(self) -> dict[str, Any]:
         """The config without what no federation has in common."""
@@ -295,7 +311,7 @@ class Agreement:
         return {key: value for key, value in self._values.items() if key not in apart}
 
     def write(self, path: Path, *, shared: bool = False) -> None:
-        values = {"expects": _plain(self.expects), "config": self.shared, **self._private()}
+        values = {"expects": self.expects.plain(), "config": self.shared, **self._private()}
         write_text(path, dump_yaml(values), shared=shared)
 
 
@@ -313,34 +329,10 @@ def load_agreement(path: Path) -> Agreement:
     private = privacy_from(values["privacy"]) if values.get("privacy") is not None else None
     secure = secure_from(values["secure"]) if values.get("secure") is not None else None
     bounds = bounds_from(values["bounds"]) if values.get("bounds") is not None else None
-    expects, config = _data_form(values["expects"], path), from_mapping(values["config"])
+    expects, config = form_from(values["expects"], path), from_mapping(values["config"])
     code = code_from(values.get("code") or {})
     check_installed(path.resolve(), config, code)
-    return Agreement(expects, config, private, secure, bounds, code)
-
-
-def _data_form(values: Any, path: Path) -> DataForm:
-    known = {"shape", "classes", "names", "vocabulary"}
-    if not isinstance(values, Mapping) or not {"shape", "classes"} <= set(values) <= known:
-        raise UserError(f"{path}: expects needs shape and classes (and may have names)")
-    shape, classes = values["shape"], values["classes"]
-    whole = isinstance(shape, Sequence) and all(type(n) is int and n > 0 for n in shape)
-    if not whole or type(classes) is not int or classes < 2:
-        raise UserError(f"{path}: expects.shape must be a list of whole numbers above 0, and "
-                        "expects.classes a whole number above 1")  # fmt: skip
-    names = tuple(str(name) for name in values.get("names") or ())
-    if names and len(names) != classes:
-        raise UserError(f"{path}: expects.names has {len(names)} names for {classes} classes")
-    return DataForm(tuple(shape), classes, names, values.get("vocabulary"))
-
-
-def _plain(expects: DataForm) -> dict[str, Any]:
-    return {
-        "shape": list(expects.shape),
-        "classes": expects.classes,
-        "names": list(expects.names),
-        "vocabulary": expects.vocabulary,
-    }
+    return Agreement(expects, config, private, secure, bounds, code, str(values.get("frozen", "")))
 
 
 class EmptyWorld:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
@@ -18,12 +19,18 @@ from shoal.config.build import build
 from shoal.config.subject import dataset_of
 from shoal.core.errors import UserError
 from shoal.core.files import asset, dump_yaml, write_text
-from shoal.core.types import TARGET_WORDS
+from shoal.core.types import ClientData
+from shoal.data.later_rows import as_written
+from shoal.data.sources import Dataset
+from shoal.data.sources.own_files import Columns
+from shoal.data.tables import Array, of_arrays
 from shoal.flower.agreed_code import agreed_code
-from shoal.flower.agreement import Agreement, Bounds, DataForm, Rules, load_agreement, rules_from
+from shoal.flower.agreement import Agreement, Bounds, Rules, load_agreement, rules_from
+from shoal.flower.data_form import DataForm
 from shoal.flower.keys import Key, new_key, read_key
 from shoal.flower.masking import Secure
 from shoal.flower.messages import from_flower, to_flower
+from shoal.flower.node.figures import UnpreparedRows, unprepared, unprepared_table
 from shoal.flower.node.node import Node
 from shoal.flower.node.own_data import NodeData, from_loader, from_path
 
@@ -99,11 +106,16 @@ def _node(path: Path, settings: tuple[tuple[str, str], ...]) -> Node:
 
 
 def data_of(
-    data: str | None, loader: str | None, agreed: Agreement, x: str | None = None, y: str = "y"
-) -> NodeData:
+    data: str | None, loader: str | None, agreed: Agreement, x: str | None = None, y: Columns = "y"
+) -> NodeData | UnpreparedRows:
     """A node's data, from exactly one of a path and a loader."""
     if (data is None) == (loader is None):
         raise UserError("a node needs --data PATH or --loader module:function, and not both")
+    if agreed.expects.table is not None:
+        if data is None:
+            raise UserError("--loader gives arrays, and this federation prepares the columns of "
+                            "tables together (expects.table); give --data PATH")  # fmt: skip
+        return unprepared(Path(data).expanduser(), agreed.expects)
     if loader is not None:
         return from_loader(loader, agreed.expects)
     return from_path(Path(data or "").expanduser(), agreed.expects, x=x, y=y)
@@ -114,11 +126,26 @@ def _simulated(path: Path, agreed: Agreement, member: int, out: Path) -> Node:
     from shoal.config import load as load_config
     from shoal.config.build import build
 
-    plan = build(load_config(path.with_name("simulation.yaml"), ["engine=loop"]))
-    train = plan.world.train(member, 0)
-    held = plan.world.validation(member, 0)
+    config = load_config(path.with_name("simulation.yaml"), ["engine=loop"])
+    data = dataset_of(config)
+    world = build(config, data=data).world
     home = out / "nodes" / f"{member:05d}"
-    return Node(agreed, NodeData(train, held), _kept(home / "key"), f"member-{member:05d}", home)
+    train = world.train(member, 0)
+    rows: NodeData | UnpreparedRows = NodeData(train, world.validation(member, 0))
+    if agreed.expects.table is not None:
+        columns = member_columns(data, train)
+        rows = unprepared_table(of_arrays(columns, f"member {member}"), agreed.expects)
+    return Node(agreed, rows, _kept(home / "key"), f"member-{member:05d}", home)
+
+
+def member_columns(data: Dataset, own: ClientData) -> dict[str, Array]:
+    """A member's rows as they stand in the config's own file."""
+    x = data.train.x
+    same = len(own.pool.x) == len(x) and torch.equal(own.pool.x[own.rows].to(x.dtype), x[own.rows])
+    if not same or not torch.equal(own.labels, data.train.y[own.rows]):
+        raise UserError("world: it changes rows or labels, and members of a federation prepare "
+                        "rows as they stand in a file; take another world")  # fmt: skip
+    return as_written(data, own.rows)
 
 
 def _kept(path: Path) -> Key:
@@ -148,6 +175,7 @@ def write_app(
     form, code = expects or expected_of(config), agreed_code(config)
     agreed = Agreement(form, today, secure=secure, bounds=Bounds(), code=code)
     plan = agreed.plan()  # every check that can fail fails here
+    agreed = replace(agreed, frozen=getattr(plan.settings.task, "frozen_digest", ""))
     if secure is None:  # a sum hides how long each upload is
         limits = Bounds().filled(plan.initial.theta, None)
         norm = float(f"{limits.norm:.4g}")
@@ -176,10 +204,7 @@ def expected_of(config: Config) -> DataForm:
     """The form of the config's own data; its world is tried too, since ``up`` will need it."""
     data = dataset_of(config)
     build(config, data=data)
-    if data.label_classes is None:
-        raise UserError(f"data: y of {data.name!r} is {TARGET_WORDS[data.target]}, and a real "
-                        "federation learns one class per row")  # fmt: skip
-    return DataForm(data.shape, data.label_classes, (), data.vocabulary)
+    return DataForm.of_table(data) or DataForm.of(data)
 
 
 def _toml(value: object) -> str:

@@ -22,6 +22,7 @@ SIGNATURE_BYTES = 512
 SCORE = "score"  # the question that is no part's: how good is this model?
 NAME = 64  # characters of a member's name
 WORST = 1e30  # loss that a node reports where it has none
+NO_SCORE = -WORST  # in the place of an accuracy (an R2 may be as low as it likes)
 LONGEST_TEXT = 4096  # characters of a text; keys are below 300
 Ints = tuple[int, ...]
 Floats = tuple[float, ...]
@@ -34,6 +35,37 @@ class Introduction:
     nonce: str
     agreement: str  # digest of the agreement the server runs
     initial: Tensor  # theta_0
+
+
+@dataclass(frozen=True)
+class Welcome:
+    """Server to node: an introduction, with the figures that prepare everybody's rows."""
+
+    nonce: str
+    agreement: str
+    initial: Tensor
+    figures: Tensor  # JSON
+
+
+@dataclass(frozen=True)
+class FiguresRequest:
+    """Server to node: what do your rows add up to?"""
+
+    nonce: str
+    member: int
+    memory_id: int
+    among: Ints = ()  # members whose masks cancel; empty: in the clear
+    sealed: Tree = ()
+
+
+@dataclass(frozen=True)
+class FiguresReply:
+    """Node to server: sums in pieces, and (JSON, only in the clear) what is no sum."""
+
+    nonce: str
+    member: int
+    sums: Tensor
+    found: Tensor
 
 
 @dataclass(frozen=True)
@@ -90,7 +122,7 @@ class TrainReply:
     steps: int
     samples: int
     epochs: int
-    accuracy: float  # of the received model; -1: no classes or not asked
+    accuracy: float  # of the received model, or R2 of numbers; NO_SCORE: none, or not asked
     loss: float
     delta: Tensor
     stats: Tensor
@@ -173,14 +205,22 @@ class UnmaskReply:
     shares: Tree
 
 
-Down = Introduction | OrderMessage | KeyRequest | PeerKeys | UnmaskRequest
-Up = MemberInfo | TrainReply | QuestionReply | Refusal | MaskKeys | SealedShares | UnmaskReply
+Down = (
+    Introduction | Welcome | FiguresRequest | OrderMessage | KeyRequest | PeerKeys | UnmaskRequest
+)
+Up = (
+    MemberInfo | FiguresReply | TrainReply | QuestionReply | Refusal | MaskKeys | SealedShares
+    | UnmaskReply
+)  # fmt: skip
 Frame = Down | Up
 
 
 # What they are called in a frame: these names stay when a class or a field is renamed.
 KINDS: dict[str, type[Frame]] = {
     "Hello": Introduction,
+    "Welcome": Welcome,
+    "Tell": FiguresRequest,
+    "Figures": FiguresReply,
     "Card": MemberInfo,
     "Order": OrderMessage,
     "Done": TrainReply,

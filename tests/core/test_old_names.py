@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import shutil
 from dataclasses import dataclass
@@ -180,7 +181,8 @@ def test_an_agreement_keeps_its_digest() -> None:
     agreement = pytest.importorskip("shoal.flower.agreement")
     for values in (OLD, NEW):
         config = from_mapping({k: v for k, v in values.items() if k in AGREED})
-        assert agreement.Agreement(agreement.DataForm((4,), 3), config).digest == DIGEST
+        form = importlib.import_module("shoal.flower.data_form").DataForm((4,), 3)
+        assert agreement.Agreement(form, config).digest == DIGEST
 
 
 def test_a_run_directory_with_old_names_goes_on(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ import yaml
 pytest.importorskip("cryptography", reason="federations need the extra flower")
 
 from shoal.config import from_mapping
-from shoal.flower.agreement import Agreement, DataForm, load_agreement
+from shoal.flower.agreement import Agreement, load_agreement
+from shoal.flower.data_form import DataForm
 
 EXPECTS = {"shape": [4], "classes": 3}
 # what version 0.1 says of the agreement below

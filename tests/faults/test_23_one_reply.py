@@ -337,8 +337,9 @@ def test_form_of_a_payload_needs_no_majority(tmp_path: Path, method: str, sent: 
 
 def test_agreement_says_its_bounds(tmp_path: Path) -> None:
     from shoal.config import from_mapping
-    from shoal.flower.agreement import DataForm, load_agreement
+    from shoal.flower.agreement import load_agreement
     from shoal.flower.apps import write_app
+    from shoal.flower.data_form import DataForm
 
     config = from_mapping({"data": "digits", "model": {"name": "mlp", "hidden": 5}})
     path = write_app(tmp_path / "app", config, DataForm((64,), 10))

@@ -19,7 +19,8 @@ from flwr.supercore.task_identity import TaskIdentity
 from shoal.config import from_mapping
 from shoal.core.types import ClientData, Pool
 from shoal.engines import api
-from shoal.flower.agreement import Agreement, DataForm, Rules
+from shoal.flower.agreement import Agreement, Rules
+from shoal.flower.data_form import DataForm
 from shoal.flower.keys import Key, new_key
 from shoal.flower.messages import OrderMessage, TrainReply, from_flower, to_flower
 from shoal.flower.node.node import Node
@@ -103,7 +104,10 @@ class LocalGrid(Grid):
         return self.pull_messages(list(self.push_messages(messages)))
 
 
-def agreement(method: Any, **more: Any) -> Agreement:
+FORM = DataForm((FEATURES,), CLASSES)
+
+
+def agreement(method: Any, form: DataForm = FORM, **more: Any) -> Agreement:
     config = {
         "model": {"name": "mlp", "hidden": 5},
         "local": {"epochs": 2, "batch": 4, "lr": 0.1},
@@ -111,14 +115,22 @@ def agreement(method: Any, **more: Any) -> Agreement:
         "seed": 3,
         **more,
     }
-    return Agreement(DataForm((FEATURES,), CLASSES), from_mapping(config))
+    return Agreement(form, from_mapping(config))
 
 
-def rows_of(member: int, rows: int = 12) -> ClientData:
+def rows_of(member: int, rows: int = 12, form: DataForm = FORM) -> ClientData:
     """A member's data: the same wherever it is made."""
     draw = np.random.default_rng(member)
-    x = torch.from_numpy(draw.normal(size=(rows, FEATURES)).astype(np.float32))
-    y = torch.from_numpy(draw.integers(0, CLASSES, rows))
+    if form.vocabulary:
+        x = torch.from_numpy(draw.integers(0, form.vocabulary, (rows, *form.shape)))
+    else:
+        x = torch.from_numpy(draw.normal(size=(rows, *form.shape)).astype(np.float32))
+    shape = (rows, *form.answer)
+    if form.target == "number":
+        y = torch.from_numpy(draw.normal(size=shape).astype(np.float32))
+    else:
+        most = 2 if form.target == "multi_label" else form.classes or 2
+        y = torch.from_numpy(draw.integers(0, most, shape)).to(form.answers_kind)
     return ClientData(Pool(x, y), torch.arange(rows), y, float(rows))
 
 
@@ -143,7 +155,8 @@ def add_nodes(
     """Nodes ``100 + member``, with names and places in the roster."""
     roster = MemberRegistry(folder / "server" / "roster.json")
     for member in members:
-        data = NodeData(rows_of(member), rows_of(member, 5))
+        own = rows_of(member, form=what.expects), rows_of(member, 5, what.expects)
+        data = NodeData(*own)
         home = folder / f"home-{member}"
         grid.nodes[100 + member] = TwistedNode(what, data, keys[member], f"node-{member}", home)
         roster.add(f"node-{member}", keys[member].public)

@@ -20,8 +20,9 @@ import torch
 from shoal.config import from_mapping
 from shoal.core.types import ClientData
 from shoal.data.sources import load as load_data
-from shoal.flower.agreement import DataForm, load_agreement
+from shoal.flower.agreement import load_agreement
 from shoal.flower.apps import agreement_of, write_app
+from shoal.flower.data_form import DataForm
 from shoal.flower.keys import fingerprint, new_key, read_public
 from shoal.flower.operations.supervisor import refused_keys
 from shoal.flower.operations.up import (

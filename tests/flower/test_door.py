@@ -40,8 +40,8 @@ from typer.testing import CliRunner
 
 from shoal.cli.app import app as commands
 from shoal.config import from_mapping
-from shoal.flower.agreement import DataForm
 from shoal.flower.apps import write_app
+from shoal.flower.data_form import DataForm
 from shoal.flower.keys import Key, new_key, read_key
 from shoal.flower.operations.up import (
     SUPERLINK,

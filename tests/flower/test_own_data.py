@@ -19,7 +19,8 @@ from typer.testing import CliRunner
 
 from shoal.cli.app import app
 from shoal.core.errors import UserError
-from shoal.flower.agreement import DataForm, load_agreement
+from shoal.flower.agreement import load_agreement
+from shoal.flower.data_form import DataForm
 from shoal.flower.keys import make_certificates, new_key, read_key
 from shoal.flower.node.own_data import from_loader, from_path
 

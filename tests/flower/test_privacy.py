@@ -16,7 +16,7 @@ pytest.importorskip("dp_accounting")
 from flower.local_grid import LocalGrid, add_nodes, agreement, serve, some_keys
 
 from shoal.core.errors import UserError
-from shoal.flower.messages import TrainReply
+from shoal.flower.messages import NO_SCORE, TrainReply
 from shoal.flower.privacy import Account, Privacy
 
 RULES = Privacy(clip=0.5, noise=1.0, shared_by=4)
@@ -45,7 +45,7 @@ def test_uploads_are_clipped_and_noisy(tmp_path: Path) -> None:
     for done in sent:
         norm = float(torch.linalg.vector_norm(done.delta))
         assert 0.6 * expected < norm < 1.4 * expected + RULES.clip
-        assert (done.count, done.samples, done.accuracy) == (1.0, 1, -1.0)
+        assert (done.count, done.samples, done.accuracy) == (1.0, 1, NO_SCORE)
     assert not torch.equal(sent[0].delta, sent[1].delta)
 
 

@@ -12,12 +12,14 @@ from torch import Tensor
 
 pytest.importorskip("flwr")
 
-from flower.local_grid import LocalGrid, add_nodes, agreement, rows_of, serve, some_keys
+from flower.local_grid import FORM, LocalGrid, add_nodes, agreement, rows_of, serve, some_keys
 
 from shoal.core.types import ClientData, Shift
 from shoal.core.world_protocol import Moment
 from shoal.engines.loop import Loop
 from shoal.flower.agreement import Agreement
+from shoal.flower.data_form import DataForm
+from shoal.flower.server.server import Server
 from shoal.rounds.play import play_round
 from shoal.rounds.state import Federation
 
@@ -44,6 +46,9 @@ class Embedded:
 
     rounds, pad = 4, 0
 
+    def __init__(self, form: DataForm = FORM) -> None:
+        self.form = form
+
     def at(self, round: int) -> Moment:
         if round < 2:
             return Moment(round, 0, 0, SOON, None, round, 4)
@@ -51,10 +56,10 @@ class Embedded:
         return Moment(round, 1, 0, LATER, shift, round - 2, 2)
 
     def train(self, client: int, round: int) -> ClientData:
-        return rows_of(client)
+        return rows_of(client, form=self.form)
 
     def validation(self, client: int, round: int) -> ClientData | None:
-        return rows_of(client, 5)
+        return rows_of(client, 5, self.form)
 
     def tests(self, round: int) -> dict[str, ClientData]:
         return {}
@@ -64,8 +69,8 @@ class Embedded:
 
 
 def embedded(what: Agreement) -> tuple[list[tuple[int, ...]], Tensor]:
-    plan = what.plan(Embedded())
-    settings = replace(plan.settings, world=Embedded())
+    world = Embedded(what.expects)
+    settings = replace((plan := what.plan(world)).settings, world=world)
     first = settings.world.at(0)
     federation = Federation.fresh(settings, plan.initial, first, settings.rates(first)[0])
     cohorts, before = [], None
@@ -91,7 +96,7 @@ def test_cohorts_and_weights(tmp_path: Path, method: Any) -> None:
     check(tmp_path, agreement(method, participation=3))
 
 
-def check(tmp_path: Path, what: Agreement) -> None:
+def check(tmp_path: Path, what: Agreement, bits: bool = False) -> Server:
     """The federation of nodes against the simulation."""
     expected_cohorts, expected = embedded(what)
     grid, keys, said = LocalGrid(), some_keys(tmp_path, 5), []
@@ -110,5 +115,6 @@ def check(tmp_path: Path, what: Agreement) -> None:
     server.play()
     assert cohorts == expected_cohorts
     found = server.federation.models[0].theta
-    assert torch.allclose(found, expected, rtol=0, atol=1e-5)
+    assert torch.equal(found, expected) if bits else torch.allclose(found, expected, 0, 1e-5)
     assert not torch.allclose(found, server.federation.initial.theta, atol=1e-3)
+    return server

@@ -20,8 +20,8 @@ pytest.importorskip("flwr")
 from flower.real import CONFIG, PATIENCE, ours
 
 from shoal.config import from_mapping
-from shoal.flower.agreement import DataForm
 from shoal.flower.apps import write_app
+from shoal.flower.data_form import DataForm
 from shoal.flower.operations.up import SHOAL, FederationFolder, read_up
 
 ENDLESS, MORE = 1000, 3

@@ -191,10 +191,7 @@ def of_table(
     when = None if calendar is None else column_of(calendar)
     came = None if when is None else table.given(when, "the world's calendar, world.column")
     tables.same_length(table, [*listed(kind.y), *([client] if client else [])])
-    if isinstance(test, str):
-        held = _marked(table.given(test, "test"), test, table)
-    else:
-        held = stratified(learnt.strata, share_of(test), seed)
+    held = held_rows(table, learnt, test, seed)
     if held.all() or not held.any():
         raise UserError(f"{table.where} leaves no rows for "
                         f"{'training' if held.all() else 'testing'}.")  # fmt: skip
@@ -231,6 +228,15 @@ def of_table(
         found = found._replace(unit=_unit(y if first is None else y[torch.from_numpy(first)]))
     found = found._replace(times=times)
     return found if client is None or owner is None else _owned(found, owner, client, held, table)
+
+
+def held_rows(
+    table: Table, learnt: Answers, test: float | str = 0.2, seed: int = 0
+) -> NDArray[np.bool_]:
+    """Which rows are for testing."""
+    if isinstance(test, str):
+        return _marked(table.given(test, "test"), test, table)
+    return stratified(learnt.strata, share_of(test), seed)
 
 
 def _scales_y(learnt: Answers, kind: TargetRules, rules: ColumnRules, made: Inputs) -> bool:

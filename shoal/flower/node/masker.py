@@ -32,6 +32,7 @@ from shoal.core.types import Reduction
 from shoal.flower import masking
 from shoal.flower.masking import Secure
 from shoal.flower.messages import (
+    FiguresRequest,
     KeyRequest,
     MaskKeys,
     NodeRefusedError,
@@ -108,23 +109,29 @@ class Masker:
 
     def masked(self, frame: OrderMessage, done: TrainReply, method: Method) -> TrainReply:
         """The upload as whole numbers under masks that cancel among ``frame.among``."""
-        kept = self._secrets(frame.memory_id)
-        self._take(kept, frame)
         leaves = _weighed(frame, done, method)
-        size = sum(leaf.numel() for leaf in leaves)
         try:
             flat = torch.cat([leaf.reshape(-1).double() for leaf in leaves])
-            words = masking.to_words(flat, len(frame.among)) + masking.stream(kept.own, size)
+            words = masking.to_words(flat, len(frame.among))
         except ValueError as error:
             raise NodeRefusedError(f"an upload that cannot be added up: {error}") from None
-        for peer in set(frame.among) - {frame.member}:
-            other = bytes_to_public_key(kept.peers[peer][0])
-            words = words + masking.pair_mask(kept.mask, other, frame.member < peer, size)
+        words = self.hidden(frame, words)
         pieces = masking.split(torch.from_numpy(words.view(np.int64)), leaves)
         payloads = tree.rebuild(done.payloads, pieces[2:])
         return replace(done, delta=pieces[0], stats=pieces[1], payloads=payloads)
 
-    def _take(self, kept: Secrets, frame: OrderMessage) -> None:
+    def hidden(self, frame: OrderMessage | FiguresRequest, words: masking.Words) -> masking.Words:
+        """Whole numbers under masks that cancel among ``frame.among``."""
+        kept = self._secrets(frame.memory_id)
+        self._take(kept, frame)
+        size = words.size
+        words = words + masking.stream(kept.own, size)
+        for peer in set(frame.among) - {frame.member}:
+            other = bytes_to_public_key(kept.peers[peer][0])
+            words = words + masking.pair_mask(kept.mask, other, frame.member < peer, size)
+        return words
+
+    def _take(self, kept: Secrets, frame: OrderMessage | FiguresRequest) -> None:
         """Keep what the others have entrusted to this member."""
         among = frame.among
         fits = set(among) <= set(kept.peers) and frame.member in among and not kept.opened

@@ -13,6 +13,7 @@ import traceback
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,8 +30,11 @@ from shoal.flower.agreement import Agreement, Bounds
 from shoal.flower.keys import Key
 from shoal.flower.messages import (
     NAME,
+    NO_SCORE,
     SCORE,
     WORST,
+    FiguresReply,
+    FiguresRequest,
     Frame,
     Introduction,
     KeyRequest,
@@ -42,9 +46,18 @@ from shoal.flower.messages import (
     Refusal,
     TrainReply,
     UnmaskRequest,
+    Welcome,
 )
+from shoal.flower.node.figures import MemberFigures, UnpreparedRows, figures_of
 from shoal.flower.node.masker import Masker
 from shoal.flower.node.own_data import NodeData
+from shoal.flower.preparation import (
+    FiguresError,
+    packed_json,
+    settled,
+    to_pieces,
+    unpacked_json,
+)
 from shoal.flower.wire import WireError, state_types
 from shoal.metrics.evaluate import evaluate
 from shoal.rounds.orders import bounded, catch_up, check_client, with_memories
@@ -94,6 +107,7 @@ class MemoryDisk:
 
 # ---- the node ----
 SLACK = 64 << 20  # bytes of an order beyond what its models need
+OF_TABLES = 1 << 30  # of a first model, before it is known what it is like
 OLD_SERVER = (
     "the server's shoal is older than this member's; both need the same version: install the "
     "member's on the server"
@@ -105,7 +119,7 @@ class Node:
     """One member's side of the federation."""
 
     agreement: Agreement
-    data: NodeData
+    data: NodeData | UnpreparedRows
     key: Key
     name: str
     home: Path
@@ -113,25 +127,43 @@ class Node:
     settings: Settings = field(init=False)
     disk: MemoryDisk = field(init=False)
     initial: Tensor | None = field(init=False, default=None)
+    ready: NodeData = field(init=False)  # rows as they are trained on
 
     def __post_init__(self) -> None:
-        plan = self.agreement.plan()
         most = (self.agreement.bounds or Bounds()).rows
-        if len(self.data.train) > most:
-            raise UserError(f"this member has {len(self.data.train):,} rows, and bounds.rows of "
+        if self.rows[0] > most:
+            raise UserError(f"this member has {self.rows[0]:,} rows, and bounds.rows of "
                             f"the agreement allows {most:,}")  # fmt: skip
         if not 0 < len(self.name) <= NAME or not self.name.isprintable():
             raise UserError(f"--name {self.name!r} must have 1 to {NAME} characters that can be "
                             "printed")  # fmt: skip
+        if not isinstance(self.data, UnpreparedRows):
+            self.ready = self.data
+        self.types: wire.StateTypes = {}
+        self.limit = OF_TABLES
+        if not self.agreement.asks or self.agreement.expects.table is None:
+            self._settle(self.agreement)
+        secure = self.agreement.sums
+        self.masker = None if secure is None else Masker(secure)
+        self._lock = threading.Lock()
+        self._recall()
+
+    @property
+    def rows(self) -> tuple[int, int]:
+        """Rows to train on, and to judge models with."""
+        if isinstance(self.data, UnpreparedRows):
+            return self.data.sizes
+        held = self.data.validation
+        return len(self.data.train), 0 if held is None else len(held)
+
+    def _settle(self, agreement: Agreement) -> None:
+        """The program to train, of an agreement that lacks nothing."""
+        plan = agreement.plan()
         self.program, self.settings = plan.settings.program, plan.settings
         self.types = state_types(self.program.method)
         self.disk = MemoryDisk(self.home / "memory", self.types)
         size = sum(t.numel() * t.element_size() for t in plan.initial)
         self.limit = SLACK + 16 * size
-        secure = self.agreement.sums
-        self.masker = None if secure is None else Masker(secure)
-        self._lock = threading.Lock()
-        self._recall()
 
     def reply(self, blob: bytes) -> tuple[bytes, bytes]:
         """The reply to a frame, and the signature over it."""
@@ -154,8 +186,10 @@ class Node:
             return packed, self.key.sign(packed)
 
     def _handle(self, frame: Frame) -> Frame:
-        if isinstance(frame, Introduction):
+        if isinstance(frame, Introduction | Welcome):
             return self._introduce(frame)
+        if isinstance(frame, FiguresRequest):
+            return self._tell(frame)
         if isinstance(frame, KeyRequest | PeerKeys | UnmaskRequest):
             return self._mask(frame)
         if not isinstance(frame, OrderMessage):
@@ -173,25 +207,65 @@ class Node:
         )
 
     # ---- hello ----
-    def _introduce(self, hello: Introduction) -> MemberInfo:
+    def _introduce(self, hello: Introduction | Welcome) -> MemberInfo:
         if hello.agreement != self.agreement.digest:
             raise NodeRefusedError("this node has agreed to another federation.yaml")
-        self.initial = hello.initial
-        # kept as bytes of the same hello, so that a restarted node need not be told again
-        write_bytes(self.home / "hello", messages.pack(hello))
-        held, public = self.data.validation, self.key.public.decode()
+        self._begin(hello)
+        public = self.key.public.decode()
+        if self.initial is not None:
+            # kept as bytes of the same hello, so that a restarted node need not be told again
+            write_bytes(self.home / "hello", messages.pack(hello))
         if self.agreement.privacy is not None:  # even the number of rows is the member's own
             return MemberInfo(hello.nonce, self.name, public, 1, 0)
-        rows = 0 if held is None else len(held)
-        return MemberInfo(hello.nonce, self.name, public, len(self.data.train), rows)
+        return MemberInfo(hello.nonce, self.name, public, *self.rows)
+
+    def _begin(self, hello: Introduction | Welcome) -> None:
+        """Take the first model, and prepare rows by everybody's figures where that was agreed."""
+        if isinstance(hello, Welcome) != self.agreement.asks:
+            if isinstance(hello, Welcome) or hello.initial.numel():
+                raise NodeRefusedError("figures of rows were agreed on, or were not")
+            self.initial = None  # figures come first
+            return
+        if isinstance(hello, Welcome):
+            try:
+                form = settled(self.agreement.expects, unpacked_json(hello.figures))
+            except FiguresError as error:
+                raise NodeRefusedError(str(error)) from None
+            if isinstance(self.data, UnpreparedRows):
+                self.ready = self.data.prepared(form)
+            self._settle(replace(self.agreement, expects=form))
+        self.initial = hello.initial
+
+    def _tell(self, frame: FiguresRequest) -> FiguresReply:
+        """What this member's training rows add up to."""
+        if not self.agreement.asks:
+            raise NodeRefusedError("this member has not agreed to tell what its rows add up to")
+        own = self.figures
+        sums = to_pieces(own.sums)
+        if self.masker is None:
+            return FiguresReply(frame.nonce, frame.member, sums, packed_json(own.found))
+        if not frame.among:
+            raise NodeRefusedError("this member tells figures as part of a sum only")
+        words = self.masker.hidden(frame, sums.numpy().view(np.uint64))
+        nothing = torch.zeros(0, dtype=torch.uint8)
+        return FiguresReply(
+            frame.nonce, frame.member, torch.from_numpy(words.view(np.int64)), nothing
+        )
+
+    @property
+    def figures(self) -> MemberFigures:
+        if isinstance(self.data, UnpreparedRows):
+            return self.data.figures(self.agreement.expects)
+        return figures_of(self.agreement.expects, None, None, self.data.train.labels)
 
     def _recall(self) -> None:
         try:
             hello = messages.unpack((self.home / "hello").read_bytes(), self.limit)
-        except (OSError, WireError):
+            greeting = hello if isinstance(hello, Introduction | Welcome) else None
+            if greeting is not None and greeting.agreement == self.agreement.digest:
+                self._begin(greeting)
+        except (OSError, WireError, NodeRefusedError):
             return
-        if isinstance(hello, Introduction) and hello.agreement == self.agreement.digest:
-            self.initial = hello.initial
 
     # ---- orders ----
     def _order(self, frame: OrderMessage) -> tuple[api.Order, int]:
@@ -204,12 +278,12 @@ class Node:
         if not frame.rates or len(frame.sent) != len(self.program.method.parts):
             raise NodeRefusedError("an order without rates, or for another method")
         memories = self._memories(frame, model)
-        train = with_memories(self.program, memories, self.data.train)
+        train = with_memories(self.program, memories, self.ready.train)
         try:
             check_client(self.settings, frame.member, frame.round, len(train))
         except UserError as error:
             raise NodeRefusedError(str(error)) from None
-        held = self.data.validation if self.program.needs_validation else None
+        held = self.ready.validation if self.program.needs_validation else None
         return api.Order(
             program=self.program,
             model=model,
@@ -253,7 +327,7 @@ class Node:
         if self.masker is not None and not frame.among:
             raise NodeRefusedError("this member sends uploads as part of a sum only")
         scored = frame.score and private is None
-        accuracy, loss = self._score(order.model) if scored else (-1.0, 0.0)
+        accuracy, loss = self._score(order.model) if scored else (NO_SCORE, 0.0)
         results = train_one(order, order.members[0])
         memories = tree.row(results.memories, 0)
         if tree.leaves(memories):
@@ -284,19 +358,20 @@ class Node:
         return done
 
     def _score(self, model: Model) -> tuple[float, float]:
-        """How the received model does on the node's validation set; -1 where that has no answer."""
-        if self.data.validation is None:
-            return -1.0, 0.0
-        scores = evaluate(self.program.task, model, self.data.validation)
+        """How the received model does on the node's validation set, or NO_SCORE."""
+        if self.ready.validation is None:
+            return NO_SCORE, 0.0
+        scores = evaluate(self.program.task, model, self.ready.validation)
         loss = max(-WORST, min(scores.loss, WORST)) if math.isfinite(scores.loss) else WORST
-        return (-1.0 if scores.accuracy is None else scores.accuracy), loss
+        known = scores.accuracy is not None and math.isfinite(scores.accuracy)
+        return (max(scores.accuracy or 0.0, NO_SCORE / 2) if known else NO_SCORE), loss
 
     def _ask(self, frame: OrderMessage, order: api.Order) -> QuestionReply:
         if self.agreement.privacy is not None:
             raise NodeRefusedError("a private member answers no questions")
         if frame.question == SCORE:
             accuracy, loss = self._score(order.model)
-            rows = len(self.data.validation) if self.data.validation is not None else 0
+            rows = len(self.ready.validation) if self.ready.validation is not None else 0
             found = torch.tensor([accuracy, loss, rows], dtype=torch.float64)
             return QuestionReply(frame.nonce, frame.member, found)
         if self.masker is not None:

@@ -4,7 +4,7 @@ its number of rows."""
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -14,14 +14,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from shoal.core.errors import UserError
-from shoal.core.types import ClientData, Pool
+from shoal.core.types import TARGET_WORDS, ClientData, Pool
 from shoal.data import tables
 from shoal.data.columns import Numbers
 from shoal.data.file_formats import by_class, tree
 from shoal.data.images import Look, dataset
-from shoal.data.sources.own_files import ColumnRules, inputs
+from shoal.data.sources.own_files import ColumnRules, Columns, inputs, listed, stratified
 from shoal.data.tables import Table
-from shoal.flower.agreement import DataForm
+from shoal.data.targets import answers
+from shoal.flower.data_form import WHOLE, DataForm
 
 SHARE = 0.2  # of the rows that is kept for validation, where the user gives no set for it
 
@@ -33,27 +34,31 @@ class NodeData(NamedTuple):
     validation: ClientData | None
 
 
-def from_path(path: Path, expects: DataForm, *, x: str | None = None, y: str = "y") -> NodeData:
+def from_path(path: Path, expects: DataForm, *, x: str | None = None, y: Columns = "y") -> NodeData:
     """An array, CSV, Parquet or a folder of images with one folder a class."""
     if not path.exists():
         raise UserError(f"--data: there is no file or folder {path}")
     if path.is_dir():
+        if expects.target != "class":
+            raise UserError(f"--data: {path} is a folder with one folder per class, and the "
+                            f"federation learns {TARGET_WORDS[expects.target]}")  # fmt: skip
         inputs, labels = _images(path, expects)
     else:
         table = tables.read(path)
-        answers = table.given(y, "y")
-        if not len(answers):
+        given = [table.given(name, "y") for name in listed(y)]
+        if not len(given[0]):
             raise UserError(f"{path} has no rows; a member needs at least one")
-        inputs = _numbers(table, x, y)
-        labels = _labels(answers, expects, str(path))
+        inputs = _numbers(table, expects, x, listed(y))
+        labels = _labels(given[0] if len(given) == 1 else np.stack(given, 1), expects, str(path))
     return _split(inputs, labels, expects, str(path))
 
 
-def _numbers(table: Table, x: str | None, y: str) -> Tensor:
+def _numbers(table: Table, expects: DataForm, x: str | None, y: Sequence[str]) -> Tensor:
     """Inputs as they stand in the file. Other columns than numbers, and rows without a value, would
     need what only all members together know."""
     notes: list[str] = []
-    made = inputs(table, ColumnRules(x, "none"), {y}, np.zeros(table.rows, dtype=bool), notes)
+    rules = ColumnRules(x, "none", tokens=True if expects.vocabulary else None)
+    made = inputs(table, rules, set(y), np.zeros(table.rows, dtype=bool), notes)
     if notes:
         raise UserError(
             f"{notes[0]}, which a member of a federation cannot know; complete the file"
@@ -100,18 +105,48 @@ def _pair(pair: Any, expects: DataForm, where: str) -> tuple[Tensor, Tensor]:
     if not isinstance(pair, tuple) or len(pair) != 2:
         raise UserError(f"{where} must be a pair (x, y) of arrays")
     x = torch.as_tensor(np.asarray(pair[0]))
-    if not expects.vocabulary:
-        x = x.float()
+    x = x.long() if expects.vocabulary and not x.is_floating_point() else x.float()
     return x, _labels(np.asarray(pair[1]), expects, where)
 
 
 def _labels(values: NDArray[Any], expects: DataForm, where: str) -> Tensor:
+    """Answers of the agreed kind; those that may be something else are refused."""
+    if expects.target == "class":
+        return _classes(values, expects, where)
+    if values.ndim == 2 and values.shape[1] == 1 and expects.answer == ():
+        values = values[:, 0]
+    if expects.target in ("dense", "token") and values.dtype.kind == "f":
+        values = np.where(values == values // 1, values, np.nan).astype(np.float64)
+    y = torch.from_numpy(answers([("y", values)], expects.target, expects.classes, where).y)
+    check_answers(y, expects, where)
+    return y
+
+
+def check_answers(y: Tensor, expects: DataForm, where: str) -> None:
+    """Refuse answers that are not of the agreed form."""
+    if tuple(y.shape[1:]) != expects.answer:
+        raise UserError(f"{where} has answers of shape {tuple(y.shape[1:])}; the federation "
+                        f"expects {expects.answer}")  # fmt: skip
+    if expects.target in WHOLE:
+        _check_range(y, expects, where)
+    elif not bool(torch.isfinite(y).all()):
+        raise UserError(f"{where} has an answer that is not finite")
+
+
+def _check_range(labels: Tensor, expects: DataForm, where: str) -> None:
+    """Labels are classes, but for the one that counts for nothing."""
+    counted = labels if expects.ignored is None else labels[labels != expects.ignored]
+    most = expects.classes or 0
+    if counted.numel() and not (int(counted.min()) >= 0 and int(counted.max()) < most):
+        raise UserError(f"{where} has labels from {int(counted.min())} to {int(counted.max())}; "
+                        f"the federation expects 0 to {most - 1}")  # fmt: skip
+
+
+def _classes(values: NDArray[Any], expects: DataForm, where: str) -> Tensor:
     """Labels as 0 .. classes - 1: the same numbers on every node, whichever classes it has."""
     if values.dtype.kind in "iub" or (values.dtype.kind == "f" and np.all(values == values // 1)):
         labels = torch.from_numpy(values.astype(np.int64))
-        if len(labels) and not (int(labels.min()) >= 0 and int(labels.max()) < expects.classes):
-            raise UserError(f"{where} has labels from {int(labels.min())} to {int(labels.max())}; "
-                            f"the federation expects 0 to {expects.classes - 1}")  # fmt: skip
+        _check_range(labels, expects, where)
         return labels
     if not expects.names:
         raise UserError(f"{where} has labels that are no whole numbers, and the agreement gives no "
@@ -130,7 +165,7 @@ def _images(path: Path, expects: DataForm) -> tuple[Tensor, Tensor]:
         if not names:
             raise UserError(f"{path} has no images; put them into one folder a class")
         folders = sorted({PurePosixPath(n).parent.name for n in names})
-        classes = list(expects.names) or [str(n) for n in range(expects.classes)]
+        classes = list(expects.names) or [str(n) for n in range(expects.classes or 0)]
         wrong = [f for f in folders if f.lower() not in {c.lower() for c in classes}]
         if wrong:
             raise UserError(f"{path} has a folder {wrong[0]!r}, which is none of the federation's "
@@ -138,19 +173,28 @@ def _images(path: Path, expects: DataForm) -> tuple[Tensor, Tensor]:
         part = by_class(names, read, [c.lower() for c in classes], size)
     channels = expects.shape[0] if len(expects.shape) == 3 else None
     look = Look(size, channels, "unit", flat=len(expects.shape) == 1)
-    made = dataset("node", part, part, expects.classes, look)
+    made = dataset("node", part, part, expects.classes or 0, look)
     return made.train.x, made.train.y
 
 
 def _split(x: Tensor, y: Tensor, expects: DataForm, where: str) -> NodeData:
     """A share of every class is kept for validation; which rows depends on nothing but the data."""
-    draw, held = np.random.default_rng(0), np.zeros(len(y), dtype=bool)
-    for label in np.unique(y.numpy()):
-        rows = draw.permutation(np.flatnonzero(y.numpy() == label))
-        held[rows[: round(SHARE * len(rows))]] = True
+    return divided(x, y, held_out(y), expects, where)
+
+
+def divided(
+    x: Tensor, y: Tensor, held: NDArray[np.bool_], expects: DataForm, where: str
+) -> NodeData:
+    """Rows to train on, and those that are held out."""
     keep = torch.from_numpy(~held)
     train = _data(x[keep], y[keep], expects, where)
     return NodeData(train, _data(x[~keep], y[~keep], expects, where) if held.any() else None)
+
+
+def held_out(y: Tensor) -> NDArray[np.bool_]:
+    """Rows for validation: a share of every class, or of all where there is no single class."""
+    strata = y.numpy() if y.dim() == 1 and y.dtype == torch.int64 else np.zeros(len(y), np.int64)
+    return stratified(strata - min(0, int(strata.min(initial=0))), SHARE, 0)
 
 
 def _data(x: Tensor, y: Tensor, expects: DataForm, where: str) -> ClientData:
@@ -161,7 +205,15 @@ def _data(x: Tensor, y: Tensor, expects: DataForm, where: str) -> ClientData:
     if tuple(x.shape[1:]) != expects.shape:
         raise UserError(f"{where} has samples of shape {tuple(x.shape[1:])}; the federation "
                         f"expects {expects.shape}")  # fmt: skip
+    if expects.vocabulary and not _tokens(x, expects.vocabulary):
+        raise UserError(f"{where} has inputs that are no numbers of tokens; the federation "
+                        f"expects 0 to {expects.vocabulary - 1}")  # fmt: skip
     if x.is_floating_point() and not bool(torch.isfinite(x).all()):
         row = int((~torch.isfinite(x).reshape(len(x), -1).all(1)).nonzero()[0])
         raise UserError(f"{where} has a value that is not finite in row {row + 1}")
     return ClientData(Pool(x, y), torch.arange(len(y)), y, float(len(y)))
+
+
+def _tokens(x: Tensor, vocabulary: int) -> bool:
+    whole = not x.is_floating_point()
+    return whole and (not x.numel() or 0 <= int(x.min()) <= int(x.max()) < vocabulary)

@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,8 @@ import numpy as np
 
 from shoal.core.errors import UserError
 from shoal.core.files import dump_json, end_holder, private, private_folder, write_text
-from shoal.flower.apps import agreement_of
+from shoal.flower.agreement import load_agreement
+from shoal.flower.apps import agreement_of, member_columns
 from shoal.flower.keys import make_certificates, new_key, read_key
 from shoal.flower.operations.owner import Owner, SuperLinkClient
 from shoal.flower.server.members import MemberRegistry
@@ -218,26 +219,52 @@ def _write_data(place: FederationFolder, up: UpOptions) -> None:
     """Every member's rows of the config's own world, as a file that only its node reads."""
     from shoal.config import load
     from shoal.config.build import build
+    from shoal.config.subject import dataset_of
 
-    missing = [i for i in range(up.nodes) if not (place.node(i) / "data.npz").exists()]
+    missing = [i for i in range(up.nodes) if not data_file(place, i).exists()]
     if not missing:
         return
     config = agreement_of(Path(up.app)).with_name("simulation.yaml")
     if not config.exists():
         raise UserError(f"{config} is missing, so there is no data for members on this machine; "
                         "use --nodes 0 and let members bring their own")  # fmt: skip
-    world = build(load(config, ["engine=loop"])).world
+    read = load(config, ["engine=loop"])
+    data = dataset_of(read)
+    world = build(read, data=data).world
     if getattr(world, "stream", None) is not None:
         raise UserError(f"{config}: in its world rows arrive as time passes, and members on this "
                         "machine have theirs from the start; take another world")  # fmt: skip
     place.path.mkdir(parents=True, exist_ok=True)
     write_text(place.names, dump_json(names_of(world) or {}) + "\n")
+    prepares = load_agreement(agreement_of(Path(up.app))).expects.table is not None
     for index in missing:
-        data = world.train(index, 0)
-        x = data.pool.x.index_select(0, data.rows).numpy()
+        own = world.train(index, 0)
         place.node(index).mkdir(parents=True, exist_ok=True)
+        if prepares:
+            _write_columns(place.node(index), member_columns(data, own))
+            continue
+        x = own.pool.x.index_select(0, own.rows).numpy()
         with open(place.node(index) / "data.npz", "wb", opener=private) as file:
-            np.savez(file, x=x, y=data.labels.numpy())
+            np.savez(file, x=x, y=own.labels.numpy())
+
+
+def _write_columns(folder: Path, columns: Mapping[str, Any]) -> None:
+    """Columns as they are: as Parquet, or arrays where a column has several numbers per row."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    if any(values.ndim > 1 for values in columns.values()):
+        with open(folder / "data.npz", "wb", opener=private) as file:
+            np.savez(file, **columns)
+        return
+    with open(folder / "data.parquet", "wb", opener=private) as file:
+        parquet.write_table(pa.table({n: pa.array(v) for n, v in columns.items()}), file)
+
+
+def data_file(place: FederationFolder, index: int) -> Path:
+    """The rows of a member on this machine."""
+    table = place.node(index) / "data.parquet"
+    return table if table.exists() else place.node(index) / "data.npz"
 
 
 def member_name(place: FederationFolder, index: int) -> str:
@@ -262,7 +289,12 @@ def node_command(place: FederationFolder, up: UpOptions, index: int) -> list[str
     home = place.node(index)
     command = [*SHOAL, "flower", "node", "--superlink", up.address, "--name"]
     command.append(member_name(place, index))
-    command += ["--federation", str(agreement_of(Path(up.app))), "--data", str(home / "data.npz")]
+    command += [
+        "--federation",
+        str(agreement_of(Path(up.app))),
+        "--data",
+        str(data_file(place, index)),
+    ]
     command += ["--key", str(home / "key"), "--home", str(home)]
     return [*command, *(["--insecure"] if up.insecure else ["--ca", str(place.authority)])]
 

@@ -6,6 +6,7 @@
 - masked_round  secure aggregation, the server's half
 - transport     send, receive within bounds, believe or refuse
 - screening     what every reply must be like
+- preparation   figures of members' rows, asked once before the first round
 - members       who is registered and who is here
 - record        files of a real run: records, events, counts per member
 """

@@ -20,7 +20,7 @@ from shoal.core.tree import Tree
 from shoal.engines.api import Member, Order, Results, Sums
 from shoal.flower import messages
 from shoal.flower.masking import Secure
-from shoal.flower.messages import SCORE, QuestionReply, TrainReply
+from shoal.flower.messages import NO_SCORE, SCORE, QuestionReply, TrainReply
 from shoal.flower.server import screening
 from shoal.flower.server.masked_round import MaskedRound, SumNotOpenedError
 from shoal.flower.server.screening import ReplyScreen
@@ -66,7 +66,9 @@ class GridEngine:
         judge = partial(self.screen.uploads, order)
         good = self.transport.ask(self.where, sent, TrainReply, judge)
         if order.round >= 0:
-            self.scores |= {c: (f.accuracy, f.loss) for c, f in good.items() if f.accuracy >= 0}
+            self.scores |= {
+                c: (f.accuracy, f.loss) for c, f in good.items() if f.accuracy > NO_SCORE
+            }
         return good
 
     def _summed(self, order: Order, memory_id: int, secure: Secure) -> Iterator[Results]:
@@ -107,10 +109,10 @@ class GridEngine:
     def score(self, order: Order) -> dict[int, tuple[float, float]]:
         """How the order's model does on members' own validation sets, of those who answer."""
         sent = {m.client: self._frame(order, m, 0, question=SCORE) for m in order.members}
-        judge = partial(screening.each, screening.scores)
+        judge = partial(screening.each, self.screen.score)
         answers = self.transport.ask(self.where, sent, QuestionReply, judge)
         pairs = {c: f.answer.tolist() for c, f in answers.items()}
-        return {c: (v[0], v[1]) for c, v in pairs.items() if v[0] >= 0}
+        return {c: (v[0], v[1]) for c, v in pairs.items() if v[0] > NO_SCORE}
 
     def close(self) -> None:
         pass

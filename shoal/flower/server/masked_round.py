@@ -7,7 +7,7 @@ attempt ends, by name, with nothing learnt.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -88,23 +88,27 @@ class MaskedRound:
 
     def open(self, sealed: SealedRound, done: dict[int, TrainReply]) -> list[Tensor]:
         """The sums of deltas, statistics and payload leaves of ``done``."""
+        uploads = {member: _leaves(reply) for member, reply in done.items()}
+        total = masking.from_words(self.opened(sealed, uploads))
+        if float(total.abs().max()) > masking.LIMIT:
+            raise SumNotOpenedError(
+                "the sum makes no sense: a member's shares or upload were not true"
+            )
+        return masking.split(total, next(iter(uploads.values())))
+
+    def opened(self, sealed: SealedRound, done: Mapping[int, Sequence[Tensor]]) -> masking.Words:
+        """The sum of whole numbers that came under masks."""
         alive = tuple(sorted(done))
         self._enough(alive, sealed.threshold, "sent an upload")
         asked = {m: UnmaskRequest(self.transport.nonce(), m, self.memory_id, alive) for m in alive}
         whole: Callable[[UnmaskReply], str] = lambda f: screening.shares(f, len(sealed.members))  # noqa: E731
         fits = {m: f.shares for m, f in self._exchange(dict(asked), UnmaskReply, whole).items()}
         self._enough(tuple(fits), sealed.threshold, "helped to open the sum")
-        uploads = [_leaves(done[m]) for m in alive]
-        words = masking.joined(uploads[0])
-        for upload in uploads[1:]:
-            words = words + masking.joined(upload)
+        words = masking.joined(done[alive[0]])
+        for member in alive[1:]:
+            words = words + masking.joined(done[member])
         helpers = [fits[m] for m in sorted(fits)][: sealed.threshold]
-        total = masking.from_words(words - self._masks(sealed, set(alive), helpers, words.size))
-        if float(total.abs().max()) > masking.LIMIT:
-            raise SumNotOpenedError(
-                "the sum makes no sense: a member's shares or upload were not true"
-            )
-        return masking.split(total, uploads[0])
+        return words - self._masks(sealed, set(alive), helpers, words.size)
 
     def _masks(
         self, sealed: SealedRound, alive: set[int], helpers: list[tuple[Tensor, ...]], size: int

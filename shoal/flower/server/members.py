@@ -6,9 +6,10 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
 from flwr.serverapp import Grid
 from torch import Tensor
 
@@ -16,7 +17,7 @@ from shoal.core.errors import UserError
 from shoal.core.files import dump_json, write_text
 from shoal.flower.agreement import Rules
 from shoal.flower.keys import fingerprint
-from shoal.flower.messages import Introduction, MemberInfo
+from shoal.flower.messages import Introduction, MemberInfo, Welcome
 from shoal.flower.server.screening import judged
 from shoal.flower.server.transport import Address, Transport
 
@@ -71,6 +72,7 @@ class MemberRegistry:
 
 
 # ---- who is here ----
+NOTHING = torch.zeros(0)  # before anybody knows how long the model is
 HELLO_SECONDS = 30.0  # a node that has just started may still be importing
 
 
@@ -100,11 +102,12 @@ class OnlineMembers:
         rules: Rules,
         judge: Callable[[MemberInfo], str],
         digest: str,
-        initial: Tensor,
+        initial: Tensor = NOTHING,
     ) -> None:
         self.transport, self.roster, self.rules, self.judge = transport, roster, rules, judge
         self.log = transport.log
         self.digest, self.initial = digest, initial
+        self.figures: Tensor | None = None  # that prepare everybody's rows
         self.here: dict[int, Address] = {}
         self.cards: dict[int, MemberInfo] = {}
         self.silent: dict[int, int] = {}  # deadlines missed in a row
@@ -176,7 +179,7 @@ class OnlineMembers:
 
     def _welcome(self, nodes: Sequence[FlowerNode]) -> None:
         """Ask nodes for their card, all at once; who proves to be a member is here."""
-        asked: dict[Address, Introduction] = {}
+        asked: dict[Address, Introduction | Welcome] = {}
         for place, seen in enumerate(sorted(nodes, key=lambda s: s.node)):
             self._known[seen.node] = seen
             entry = self._entry(seen)
@@ -189,9 +192,7 @@ class OnlineMembers:
             if entry is not None:
                 number, public = entry.member, seen.public
                 self.log.names[number] = entry.name
-            asked[Address(number, seen.node, public)] = Introduction(
-                Transport.nonce(), self.digest, self.initial
-            )
+            asked[Address(number, seen.node, public)] = self._hello()
         if not asked:
             return
         wait = min(self.rules.deadline, HELLO_SECONDS)
@@ -203,6 +204,27 @@ class OnlineMembers:
         # strangers get their numbers in the order of their names, the same in every run
         for address in sorted(cards, key=lambda a: (a.member < 0, cards[a].name)):
             self._join(address, cards[address])
+
+    def _hello(self) -> Introduction | Welcome:
+        nonce = Transport.nonce()
+        if self.figures is None:
+            return Introduction(nonce, self.digest, self.initial)
+        return Welcome(nonce, self.digest, self.initial, self.figures)
+
+    def begin(self, initial: Tensor, figures: Tensor | None) -> None:
+        """The model that rounds begin with, and the figures: also for those who are here."""
+        self.initial, self.figures = initial, figures
+        if not self.here or figures is None:
+            return
+        asked = {address: self._hello() for address in self.here.values()}
+        wait = max(self.rules.deadline, HELLO_SECONDS)
+        found = self.transport.exchange(asked, MemberInfo, deadline=wait, enough=1.0)
+        for member in [a.member for a in asked]:
+            card = found.get(member)
+            if not isinstance(card, MemberInfo) or card != replace(
+                self.cards[member], nonce=card.nonce
+            ):
+                self._left(member, "did not take the figures of everybody's rows")
 
     def _join(self, address: Address, card: MemberInfo) -> None:
         reason = judged(self.judge, card)

@@ -30,9 +30,11 @@ from shoal.engines import api
 from shoal.engines.api import Order, Results
 from shoal.engines.loop import question_view, train_one
 from shoal.flower import masking
-from shoal.flower.agreement import DataForm, Limits
+from shoal.flower.agreement import Limits
+from shoal.flower.data_form import DataForm
 from shoal.flower.messages import (
     NAME,
+    NO_SCORE,
     WORST,
     MaskKeys,
     MemberInfo,
@@ -52,12 +54,8 @@ class PretendMember:
     """A member with a few rows of the agreed form that say nothing."""
 
     def __init__(self, expects: DataForm) -> None:
-        draw = torch.Generator().manual_seed(0)
-        if expects.vocabulary:
-            x = torch.randint(expects.vocabulary, (PRETENDED_ROWS, *expects.shape), generator=draw)
-        else:
-            x = torch.rand((PRETENDED_ROWS, *expects.shape), generator=draw)
-        y = torch.arange(PRETENDED_ROWS) % expects.classes
+        x, y = expects.made_up(PRETENDED_ROWS)
+        self.least = NO_SCORE if expects.target == "number" else 0.0  # of an accuracy, or an R2
         self.data = ClientData(Pool(x, y), torch.arange(PRETENDED_ROWS), y, float(PRETENDED_ROWS))
 
     def _order(self, order: api.Order) -> tuple[api.Order, api.Member]:
@@ -112,21 +110,6 @@ class ReplyScreen:
     masked: bool = False
     known: dict[str, set[str]] = field(default_factory=dict)  # forms that are right, by what
 
-    # ---- who somebody is ----
-    def card(self, card: MemberInfo) -> str:
-        """What a member says of itself."""
-        most = self.limits.rows
-        if not card.rows > 0:
-            return "it has no data"
-        if card.rows > most or not 0 <= card.validation <= most:
-            return (
-                f"it declares {card.rows:,} rows and {card.validation:,} for validation, and "
-                f"bounds.rows of federation.yaml allows {most:,}"
-            )
-        if not 0 < len(card.name) <= NAME or len(card.public) > PUBLIC:
-            return f"a name of {len(card.name)} characters (1 to {NAME} are accepted)"
-        return "" if card.name.isprintable() else f"a name that cannot be printed: {card.name!r}"
-
     # ---- uploads ----
     def uploads(self, order: Order, done: dict[int, TrainReply]) -> Reasons:
         """Why an upload is refused, by member; those that are not here are good."""
@@ -150,7 +133,14 @@ class ReplyScreen:
             return "payloads of another method"
         if self.masked and any(leaf.dtype != dtype for leaf in tree.leaves(done.payloads)):
             return "not masked"
-        return self._work(order, client, done) or score(done.accuracy, done.loss)
+        return self._work(order, client, done) or self._score(done.accuracy, done.loss)
+
+    def _score(self, accuracy: float, loss: float) -> str:
+        return score(accuracy, loss, self.pretender.least)
+
+    def score(self, answer: QuestionReply) -> str:
+        """The answer to how good a model is."""
+        return scores(answer, self.pretender.least)
 
     def _work(self, order: Order, client: int, done: TrainReply) -> str:
         """Weight and counters: no more than the order and the member's own rows allow."""
@@ -270,19 +260,33 @@ class ReplyScreen:
 
 
 # ---- other replies ----
-def score(accuracy: float, loss: float) -> str:
-    """A member's word on a model: an accuracy, or -1 where it has none."""
-    if accuracy != -1.0 and not 0.0 <= accuracy <= 1.0 or not abs(loss) <= WORST:
+def card(most: int, card: MemberInfo) -> str:
+    """What a member says of itself; it may declare ``most`` rows."""
+    if not card.rows > 0:
+        return "it has no data"
+    if card.rows > most or not 0 <= card.validation <= most:
+        return (
+            f"it declares {card.rows:,} rows and {card.validation:,} for validation, and "
+            f"bounds.rows of federation.yaml allows {most:,}"
+        )
+    if not 0 < len(card.name) <= NAME or len(card.public) > PUBLIC:
+        return f"a name of {len(card.name)} characters (1 to {NAME} are accepted)"
+    return "" if card.name.isprintable() else f"a name that cannot be printed: {card.name!r}"
+
+
+def score(accuracy: float, loss: float, least: float = 0.0) -> str:
+    """A member's word on a model: an accuracy, or NO_SCORE where it has none."""
+    if accuracy != NO_SCORE and not least <= accuracy <= 1.0 or not abs(loss) <= WORST:
         return f"a score that is none (accuracy {accuracy:g}, loss {loss:g})"
     return ""
 
 
-def scores(answer: QuestionReply) -> str:
+def scores(answer: QuestionReply, least: float = 0.0) -> str:
     """The answer to how good a model is."""
     found = answer.answer
     if not isinstance(found, Tensor) or found.shape != (3,) or found.dtype != torch.float64:
         return "a score of another form"
-    return score(float(found[0]), float(found[1]))
+    return score(float(found[0]), float(found[1]), least)
 
 
 def keys(frame: MaskKeys) -> str:

@@ -8,9 +8,11 @@ and a model that turns bad.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from flwr.serverapp import Grid
@@ -20,9 +22,12 @@ from shoal.core.files import hold, private_folder
 from shoal.core.types import Job
 from shoal.core.world_protocol import Moment
 from shoal.flower.agreement import Agreement, Bounds, Rules
+from shoal.flower.preparation import BYTES, packed_json
 from shoal.flower.privacy import Account, account_lines
+from shoal.flower.server import screening
 from shoal.flower.server.engine import GridEngine, NoAnswerError
 from shoal.flower.server.members import MemberRegistry, OnlineMembers
+from shoal.flower.server.preparation import FILE, Preparation
 from shoal.flower.server.record import LOCK, EventLog, RunRecord
 from shoal.flower.server.screening import PretendMember, ReplyScreen
 from shoal.flower.server.sessions import LiveWorld, RollbackRule, Scores, SessionTracker, mean_score
@@ -59,6 +64,21 @@ class Server:
         self._begins = False  # a session whose first round was not finished yet
         self.rollback = RollbackRule(self.rules.rollback)
         self._scores: Scores = {}
+        needed = max(getattr(self.agreement.sums, "at_least", 0), self.rules.min_members)
+        asks = self.agreement.asks
+        self.transport = Transport(self.grid, self.rules, self.log, BYTES if asks else 0)
+        self.online = OnlineMembers(
+            self.transport,
+            MemberRegistry(self.folder / "roster.json"),
+            self.rules,
+            partial(screening.card, (self.agreement.bounds or Bounds()).rows),
+            self.agreement.digest,
+        )
+        if asks:
+            start = max(needed, self.rules.start_members)
+            enough = partial(self._wait, start, frozenset())
+            asking = Preparation(self.agreement, self.online, enough, needed)
+            self.agreement = asking.of(self.folder)
         agreed, plan = self.agreement, self.agreement.plan(self.world)
         saved = checkpoint.load(self.folder / "checkpoint", {agreed.digest}, "cpu")
         self.record = RunRecord(self.folder, agreed, saved, self.log.names)
@@ -86,11 +106,10 @@ class Server:
             self._need(agreed.sums.at_least)
         size = sum(t.numel() * t.element_size() for t in initial)
         size *= 1 if agreed.sums is None else 2  # masked numbers have 64 bits
-        self.transport = Transport(self.grid, self.rules, self.log, state_types(method), size)
-        roster = MemberRegistry(self.folder / "roster.json")
-        self.online = OnlineMembers(
-            self.transport, roster, self.rules, screen.card, agreed.digest, initial.theta
-        )
+        self.transport.fit(state_types(method), size)
+        self.transport.rules = self.online.rules = self.rules
+        figures = packed_json(json.loads((self.folder / FILE).read_text())) if asks else None
+        self.online.begin(initial.theta, figures)
         self.engine = GridEngine(
             self.transport,
             self.online.where,
@@ -165,7 +184,8 @@ class Server:
     def _opened(self) -> Moment:
         """The next moment, once enough members are here."""
         round = self.federation.round
-        here = self._wait(self.rules.min_members if round else self.rules.start_members)
+        needed = self.rules.min_members if round else self.rules.start_members
+        here = self._wait(needed, self._expected())
         members, new = self.sessions.members_of_round(here)
         self.world.sizes = {m: card.rows for m, card in self.online.cards.items()}
         self._begins = self._begins or new
@@ -177,13 +197,13 @@ class Server:
             self.log.event("session", text, round=round, members=list(members))
         return moment
 
-    def _wait(self, needed: int) -> tuple[int, ...]:
+    def _wait(self, needed: int, came_back: frozenset[int]) -> tuple[int, ...]:
         """Members, when there are enough; until then the server sleeps and says so now and then."""
-        told, pause, came_back = -REMIND_SECONDS, 0.1, self._expected()
+        told, pause = -REMIND_SECONDS, 0.1
         patience = time.monotonic() + min(self.rules.deadline, 30.0)
         while True:
             here = self.online.look()
-            missing = came_back - set(here) if time.monotonic() < patience else set()
+            missing = came_back - set(here) if time.monotonic() < patience else frozenset()
             if len(here) >= needed and not missing:
                 return here
             if len(here) < needed and time.monotonic() - told >= REMIND_SECONDS:
@@ -193,10 +213,10 @@ class Server:
             self.sleep(pause)
             pause = min(2 * pause, 5.0)
 
-    def _expected(self) -> set[int]:
+    def _expected(self) -> frozenset[int]:
         """Right after a restart: the members of the round before, who have a moment to report."""
         fresh_start = not self.online.here and bool(self.federation.round)
-        return set(self.sessions.current) if fresh_start else set()
+        return self.sessions.current if fresh_start else frozenset()
 
     # ---- one round ----
     def _play_round(self, moment: Moment) -> bool:

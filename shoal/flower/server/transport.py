@@ -146,6 +146,7 @@ OLD_NODE = (
     "the member's shoal is older than the server's; both need the same version: install the "
     "server's on its node and start it again"
 )
+SMALL_REPLY = 256 << 10  # bytes that every reply may have
 FIRST_LOOK_SECONDS = 0.02  # seconds; every look after it waits a little longer, up to ``poll``
 
 
@@ -168,15 +169,19 @@ class _PendingMessage:
 class Transport:
     """Sends frames and takes replies. It keeps what is on its way, so that late replies count."""
 
-    def __init__(
-        self, grid: Grid, rules: Rules, log: EventLog, types: StateTypes, model_bytes: int
-    ) -> None:
-        self.grid, self.rules, self.log, self.types = grid, rules, log, types
-        self.limit = int(rules.upload_factor * model_bytes) + (256 << 10)
+    def __init__(self, grid: Grid, rules: Rules, log: EventLog, limit: int = 0) -> None:
+        self.grid, self.rules, self.log = grid, rules, log
+        self.types: StateTypes = {}
+        self.limit = limit + SMALL_REPLY  # bytes of a reply
         self.round = 0
         self.heard: set[int] = set()  # members that answered, well or badly, since last asked
         self.unheard: set[int] = set()
         self._late: dict[str, _PendingMessage] = {}
+
+    def fit(self, types: StateTypes, model_bytes: int) -> None:
+        """What replies may be like, once the model is known."""
+        self.types = types
+        self.limit = int(self.rules.upload_factor * model_bytes) + SMALL_REPLY
 
     @staticmethod
     def nonce() -> str:
