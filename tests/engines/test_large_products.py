@@ -7,13 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.func import vmap
 from traced import Step, gradient
 
 from shoal.core.task import ModuleTask
 from shoal.engines.compiler.capture import capture_function, capture_step
 from shoal.engines.compiler.compile import compile_step, run_passes
 from shoal.engines.compiler.graph import Graph, one_step, op_name
-from shoal.engines.compiler.passes import STEP_PASSES, large_products
+from shoal.engines.compiler.passes import FUNCTION_PASSES, STEP_PASSES, large_products
 from shoal.engines.compiler.passes.gradient_blocks import accumulate
 
 needs_operator = pytest.mark.skipif(
@@ -118,6 +119,15 @@ def test_both_languages_do_what_the_step_does() -> None:
         (again,) = (t.clone() for t in carry)
         replay.all_steps([again], fixed, one_step(batch), 0.125)
     assert torch.equal(own, again)
+
+
+@needs_operator
+@pytest.mark.usefixtures("machine")
+def test_a_function_of_a_round_has_them_too() -> None:
+    a, b = torch.randn(3, ROWS, INPUTS), torch.randn(INPUTS, HIDDEN)
+    graph = capture_function(lambda a, b: [vmap(lambda x: (x @ b).sum())(a)], [a, b])
+    found, notes = run_passes(graph, FUNCTION_PASSES)
+    assert OPERATOR in calls(found) and not notes
 
 
 @needs_operator

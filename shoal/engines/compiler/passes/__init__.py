@@ -58,4 +58,5 @@ STEP_PASSES = (
 FUNCTION_PASSES = (
     Pass("clean", clean.apply),
     Pass("classes_first", classes_first.apply),
+    Pass("large_products", large_products.apply),
 )
