@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 
 import pytest
 import torch
@@ -85,6 +86,27 @@ def test_what_looks_like_them_stays() -> None:
     assert products_of(torch.randn(INPUTS, ROWS).t(), b[:, :100]) == ["mm"]  # copied for too little
     assert products_of(a[:, :0], b[:0]) == ["mm"]
     assert products_of(a, b, torch.randn(ROWS, HIDDEN)) == ["addmm"]  # a sum, not a bias
+    # the operator reads a bias as if it lay in one piece
+    assert products_of(a, b, torch.randn(2 * HIDDEN)[::2]) == ["addmm"]
+    assert products_of(a, b, torch.randn(1).expand(HIDDEN)) == ["addmm"]
+
+
+@needs_operator
+@pytest.mark.usefixtures("machine")
+def test_operands_may_lie_as_they_like() -> None:
+    def ways(rows: int, columns: int) -> list[Tensor]:
+        return [
+            torch.randn(rows, columns),
+            torch.randn(columns, rows).t(),
+            torch.randn(rows, columns + 7)[:, 3 : 3 + columns],
+            torch.randn(1, columns).expand(rows, columns),
+            torch.randn(2 * rows, 2 * columns)[::2, ::2],
+        ]
+
+    for a, b in product(ways(ROWS, INPUTS), ways(INPUTS, HIDDEN)):
+        exact = a.double() @ b.double()
+        found = large_products.product(a, b).double()
+        assert float((found - exact).norm()) <= 1e-6 * float(exact.norm())
 
 
 @needs_operator

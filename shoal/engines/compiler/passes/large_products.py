@@ -126,6 +126,7 @@ def _found(node: Node) -> bool:
         return any(map(_is_large_sum, blocks))
     if op_name(node) == "addmm":
         bias = value(node.args[0])
+        # the operator reads a bias as if it lay in one piece
         if node.kwargs or bias.dim() != 1 or bias.stride() != (1,):
             return False
     elif op_name(node) != "mm":
