@@ -7,16 +7,19 @@ from itertools import product
 
 import pytest
 import torch
+from support import SmallWorld, play, settings_for, small_task
 from torch import Tensor, nn
 from torch.func import vmap
 from traced import Step, gradient
 
+from shoal import catalog
 from shoal.core.task import ModuleTask
 from shoal.engines.compiler.capture import capture_function, capture_step
 from shoal.engines.compiler.compile import compile_step, run_passes
 from shoal.engines.compiler.graph import Graph, one_step, op_name
 from shoal.engines.compiler.passes import FUNCTION_PASSES, STEP_PASSES, large_products
 from shoal.engines.compiler.passes.gradient_blocks import accumulate
+from shoal.engines.stacked.engine import Stacked
 
 needs_operator = pytest.mark.skipif(
     large_products.linear_operator() is None, reason="this torch has no such operator"
@@ -190,6 +193,12 @@ def test_a_plan_says_who_makes_the_products(monkeypatch: pytest.MonkeyPatch) -> 
     assert said(torch.zeros(1).double()).endswith("torch's own library, they are not in float32")
     monkeypatch.setattr(large_products, "why_not", lambda: "")
     assert said(torch.zeros(1)).startswith("large matrix products: by oneDNN")
+
+
+def test_a_run_is_told_who_makes_the_products() -> None:
+    engine, world = Stacked(threads=1), SmallWorld()
+    play(settings_for(catalog.fedavg(), world, small_task(world=world)), engine, 1)
+    assert large_products.plan_note(torch.zeros(1)) in engine.notes.details
 
 
 def test_other_machines_keep_every_step_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
