@@ -1,9 +1,10 @@
-"""Cores and memory: how many there are to use."""
+"""Cores and memory: how many there are to use; whose processor it is."""
 
 from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 
 from shoal.core.errors import UserError
 
@@ -25,6 +26,17 @@ def keep_to(share: int, shares: int) -> None:
     if hasattr(os, "sched_setaffinity"):
         free = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, free[share % len(free) :: min(shares, len(free))])
+
+
+def processor_vendor() -> str:
+    """What the processor says of itself: ``GenuineIntel``, ``AuthenticAMD``; "" where the system
+    does not tell."""
+    try:
+        told = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return ""
+    found = re.search(r"^vendor_id\s*:\s*(\S+)", told, re.MULTILINE)
+    return found[1] if found else ""
 
 
 # ---- store budget --------------------------------------------------------------------------------

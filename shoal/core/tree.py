@@ -47,7 +47,8 @@ def structure(tree: Tree) -> Any:
     """
     if not isinstance(tree, tuple):
         return None if tree is None else 1
-    return (type(tree), *map(structure, tree))
+    branches = [structure(b) if isinstance(b, tuple) or b is None else 1 for b in tree]
+    return (type(tree), *branches)
 
 
 def rebuild(like: Tree, new_leaves: Sequence[Any]) -> Tree:

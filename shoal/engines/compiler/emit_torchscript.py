@@ -154,8 +154,8 @@ class TorchScriptSpelling(Spelling):
             return repr(float(argument))
         if isinstance(argument, list | tuple):
             text = super().argument(op, place, argument)
-            if kind == "List[Optional[Tensor]]":
-                return f"torch.jit.annotate(List[Optional[Tensor]], {text})"
+            if kind.startswith("List[Optional["):
+                return f"torch.jit.annotate({kind}, {text})"
             if "float" in kind:
                 return "[" + ", ".join(repr(float(a)) for a in argument) + "]"
             return (

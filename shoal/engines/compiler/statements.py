@@ -17,6 +17,7 @@ from torch.fx.node import map_aggregate
 
 from shoal.engines.compiler.graph import aten, dtype, is_view, op_name, shape, value
 from shoal.engines.compiler.passes.gradient_blocks import GradientBlock, accumulate, assemble
+from shoal.engines.compiler.passes.large_products import AS_IT_IS, linear_operator
 from shoal.engines.compiler.placement import OVER_FIRST, Placement
 
 _KEPT = frozenset(("bmm", "baddbmm", "_softmax"))
@@ -195,6 +196,11 @@ class _Writer:
                 scaled = Name(f"{operands[1]}_scaled")
                 self.add(Statement(aten.mul.Tensor, (operands[1], scale), {}, scaled))
                 operands = (operands[0], scaled)
+            if block.linear:
+                made = Name(f"{home}_product_{len(self.program.body)}")
+                given = (*operands, None, *AS_IT_IS)
+                self.add(Statement(linear_operator(), given, {}, made))
+                block, operands = block._replace(product=False), (made,)
             self.add(_block(self._spot(home, block, steady), operands, block, scale, adding))
 
     def _spot(self, home: Name, block: GradientBlock, steady: bool) -> Name:

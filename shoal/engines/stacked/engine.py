@@ -25,6 +25,7 @@ from shoal.core.types import ClientData, Pool
 from shoal.engines.api import Order, Results, Sums, SumTree, all_finite, payload_sums, weighted_sum
 from shoal.engines.client_round import ClientProgram, by_autograd, replaying
 from shoal.engines.compiler.capture import Untraceable
+from shoal.engines.compiler.passes.large_products import plan_note
 from shoal.engines.loop import Loop
 from shoal.engines.stacked.compiled import KEPT, Compiled
 from shoal.engines.stacked.embeddings import Compact, compact_of
@@ -107,7 +108,7 @@ class Stacked:
     ) -> _Work:
         order = in_one_pool(order)
         plan = plan or self.plan(order)
-        self.notes.detail(*plan.why)
+        self.notes.detail(*plan.why, plan_note(order.model.theta))
         compiled = self._known(order.program).compiled(plan.stacked)
         sums = sums or SumTree(len(plan.spans))
         return _Work(order, plan, sums, compiled, self._one_by_one, self.notes)

@@ -21,6 +21,7 @@ from shoal.engines.client_round import Carry, Given
 from shoal.engines.compiler.emit_torchscript import FactoredScript
 from shoal.engines.compiler.graph import FactoredInputs, Steps, empty_of
 from shoal.engines.compiler.passes.factor_first_layer import Factors
+from shoal.engines.compiler.passes.large_products import product
 from shoal.engines.loop import rows_an_epoch, runs_of_steps
 from shoal.engines.stacked.compiled import Compiled, StepCall
 from shoal.engines.stacked.layout import Chunk
@@ -133,7 +134,7 @@ def _seen(x: Tensor, theta: Tensor, factors: Factors) -> FactoredInputs:
     """What the layer makes of all samples under the model that was sent, and their products."""
     clients, rows, inputs = x.shape
     weight = theta[factors.start : factors.start + factors.size].view(factors.outputs, inputs)
-    outputs = torch.mm(x.view(-1, inputs), weight.t()).view(clients, rows, -1)
+    outputs = product(x.view(-1, inputs), weight.t()).view(clients, rows, -1)
     return FactoredInputs(outputs, torch.bmm(x, x.transpose(1, 2)), torch.empty_like(outputs))
 
 
@@ -160,6 +161,6 @@ def _total(
     """The sum of all changes, each as often as it counts."""
     if weights is not None:
         factors = factors * factors.new_tensor(weights)[:, None, None]
-    layer = torch.mm(factors.view(-1, where.outputs).t(), x.view(-1, where.inputs))
+    layer = product(factors.view(-1, where.outputs).t(), x.view(-1, where.inputs))
     others = weighted_sum(rest, weights)
     return torch.cat([others[: where.start], layer.view(-1), others[where.start :]])

@@ -7,6 +7,7 @@
 - memory_format       channels-last gradients
 - scale_last          factors moved to where they cost least
 - gradient_blocks     a concatenated gradient added block by block
+- large_products      products by oneDNN where that is faster
 - factor_first_layer  the first layer's weights never written: two factors instead
 
 A pass is a function ``apply(graph)`` that returns another graph, the very graph it was given where
@@ -26,6 +27,7 @@ from shoal.engines.compiler.passes import (
     classes_first,
     clean,
     gradient_blocks,
+    large_products,
     memory_format,
     rate_number,
     scale_last,
@@ -40,7 +42,8 @@ class Pass(NamedTuple):
     apply: Callable[[Graph], Graph | Refused]
 
 
-# In this order: what cleaning leaves is what the others look for, and factors are moved last.
+# In this order: what cleaning leaves is what the others look for, factors are moved behind what
+# they know, and who makes a product is said last.
 STEP_PASSES = (
     Pass("rate_number", rate_number.apply),
     Pass("clean", clean.apply),
@@ -49,9 +52,11 @@ STEP_PASSES = (
     Pass("memory_format", memory_format.apply),
     Pass("gradient_blocks", gradient_blocks.apply),
     Pass("scale_last", scale_last.apply),
+    Pass("large_products", large_products.apply),
 )
 # What runs once a round is worth less trouble.
 FUNCTION_PASSES = (
     Pass("clean", clean.apply),
     Pass("classes_first", classes_first.apply),
+    Pass("large_products", large_products.apply),
 )

@@ -50,6 +50,7 @@ class GradientBlock(NamedTuple):
     product: bool
     operands: tuple[Node, ...]
     rows: bool = False  # operands are row numbers and what is added to those rows
+    linear: bool = False  # the product is made first, of operands for large_products' operator
 
 
 def accumulate(total: Any, scale: Any, blocks: Any) -> Any:

@@ -1,0 +1,158 @@
+"""Large matrix products by oneDNN, where torch's matrix library leaves half of the processor idle.
+
+Before: ``mm(a, b)``, ``addmm(bias, a, b)``, and ``a @ b`` as a block of ``accumulate``.
+After: ``_linear_pointwise(a, t(b), bias)``; such a block is made first and then added.
+
+Applies to float32 on AMD processors with AVX-512: MKL, which torch calls there, multiplies with
+AVX2 on processors that are not Intel's, oneDNN, which torch has for its own compiler, with all of
+the registers. A call costs some microseconds more, an operand that lies transposed is copied, and
+a product cannot be added in place; ``pays`` has the sizes from which that is won back. It looks at
+the processor, at what torch was built with and at shapes, never at a clock, so on one machine a
+step always has the same bits. Exact to rounding: the same sums in another order.
+
+Serves: R3 1.6, W1 1.6, W5 1.3, W1b 1.2.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Node
+
+from shoal.core.machine import processor_vendor
+from shoal.engines.compiler.graph import (
+    Graph,
+    Refused,
+    aten,
+    dtype,
+    insert,
+    insert_as,
+    op_name,
+    shape,
+    swap,
+    value,
+)
+from shoal.engines.compiler.passes.gradient_blocks import GradientBlock, accumulate, assemble
+
+_SCHEMA = (
+    "mkldnn::_linear_pointwise(Tensor X, Tensor W, Tensor? B, str attr, Scalar?[] scalars, "
+    "str? algorithm) -> Tensor Y"
+)
+AS_IT_IS: tuple[Any, ...] = ("none", [], "")  # nothing is done to the result
+_UPDATES = (accumulate, assemble)
+_LARGE = 2_000_000  # multiply-adds that are worth another call
+_LARGE_SUM = 5_000_000  # those that are worth a pass over the sum, too
+_ADDED = 32  # products a sum's entry is made of, so that the pass is little beside them
+_USED = 128  # times that an entry of a copied operand is used, so that the copy is
+
+
+@cache
+def why_not() -> str:
+    """Why products stay where they are on this machine; "" where oneDNN's are faster."""
+    if processor_vendor() != "AuthenticAMD":
+        return "the processor is not AMD's"
+    if torch.backends.cpu.get_cpu_capability() != "AVX512":
+        return "the processor has no AVX-512"
+    built = torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    if not built:
+        return "torch was built without MKL or oneDNN"
+    return "" if linear_operator() else "this torch has no such operator"
+
+
+def plan_note(model: Tensor) -> str:
+    """Who makes the large products of a model's steps, and why."""
+    why = _why_not_of(model.dtype, model.device) or why_not()
+    if why:
+        return f"large matrix products: by torch's own library, {why}"
+    return "large matrix products: by oneDNN, the processor is AMD's and has AVX-512"
+
+
+def _why_not_of(dtype: torch.dtype, device: torch.device) -> str:
+    if device.type != "cpu":
+        return "they are not on the processor"
+    return "" if dtype == torch.float32 else "they are not in float32"
+
+
+@cache
+def linear_operator() -> Any:
+    """The operator, if this torch has it as it is called here."""
+    packet = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+    found = getattr(packet, "default", None)
+    return found if found is not None and str(found._schema) == _SCHEMA else None
+
+
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """``a @ b`` of two matrices, the faster way."""
+    if why_not() or _why_not_of(a.dtype, a.device) or not pays(a, b):
+        return torch.mm(a, b)
+    found: Tensor = linear_operator()(a, b.t(), None, *AS_IT_IS)
+    return found
+
+
+def pays(a: Tensor, b: Tensor, *, added: bool = False) -> bool:
+    """Whether the product of matrices of these shapes and strides is faster by oneDNN; ``added``:
+    to something, which the other library does on the way."""
+    (rows, inner), columns = a.shape, b.shape[1]
+    if 1 not in b.stride() or not (a.is_contiguous() or columns >= _USED):
+        return False
+    if added and inner < _ADDED:
+        return False
+    return rows * inner * columns >= (_LARGE_SUM if added else _LARGE)
+
+
+def apply(graph: Graph) -> Graph | Refused:
+    if why_not() or graph.device.type != "cpu" or not any(map(_found, graph.fx.nodes)):
+        return graph
+    new = graph.copy()
+    for node in [n for n in new.fx.nodes if _found(n)]:
+        with new.fx.inserting_before(node):
+            if node.target in _UPDATES:
+                place = _place_of_blocks(node)
+                blocks: Any = node.args[place]
+                node.update_arg(place, tuple(map(_made_first, blocks)))
+                continue
+            *bias, a, b = node.args
+            given = (a, _turned(b), bias[0] if bias else None, *AS_IT_IS)
+            swap(node, insert_as(node, linear_operator(), *given))
+    new.fx.eliminate_dead_code()
+    return new
+
+
+def _found(node: Node) -> bool:
+    if node.target in _UPDATES:
+        blocks: Any = node.args[_place_of_blocks(node)]
+        return any(map(_is_large_sum, blocks))
+    if op_name(node) == "addmm":
+        bias = value(node.args[0])
+        # the operator reads a bias as if it lay in one piece
+        if node.kwargs or bias.dim() != 1 or bias.stride() != (1,):
+            return False
+    elif op_name(node) != "mm":
+        return False
+    return dtype(node) == torch.float32 and pays(*map(value, node.args[-2:]))
+
+
+def _is_large_sum(block: GradientBlock) -> bool:
+    if not block.product or any(len(shape(o)) != 2 for o in block.operands):
+        return False
+    a, b = map(value, block.operands)
+    return a.dtype == torch.float32 and pays(a, b, added=True)
+
+
+def _made_first(block: GradientBlock) -> GradientBlock:
+    if not _is_large_sum(block):
+        return block
+    a, b = block.operands
+    return block._replace(operands=(a, _turned(b)), linear=True)
+
+
+def _place_of_blocks(node: Node) -> int:
+    return 2 if node.target is accumulate else 0
+
+
+def _turned(node: Any) -> Any:
+    """A matrix with its axes exchanged."""
+    return node.args[0] if op_name(node) == "t" else insert(node.graph, aten.t.default, node)
