@@ -347,8 +347,11 @@ def _server_step(round: Round, trained: Trained, report: RoundReport) -> None:
     stepper = round.only("server_step")
     if stepper is None:
         # the server steps from the bank; with nothing in between this is the mean of the models
-        plain = isinstance(factor, float) and factor == 1
-        theta = federation.models[k].theta + (delta if plain else factor * delta)
+        plain, old = isinstance(factor, float) and factor == 1, federation.models[k].theta
+        if plain and not round.settings.method.parts and not delta.is_inference():
+            theta = delta.add_(old)  # nobody has seen the mean, whose memory is as good as new
+        else:
+            theta = old + (delta if plain else factor * delta)
     else:
         i, part = stepper
         theta, state = part.server_step(view(i), delta, factor)

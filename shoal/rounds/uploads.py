@@ -236,12 +236,14 @@ class UploadSums:
         return total
 
     def uploads(self) -> Uploads:
-        """Everything but the payload, which is each part's own."""
-        total = self.total
+        """Everything but the payload, which is each part's own. To be asked once: the sum becomes
+        the mean where it is, since a model may be large."""
+        total, summed = self.total, self.delta
+        del self._delta  # nothing can be added any more
         return Uploads(
             clients=tuple(self.clients),
             weights=tuple([w / total for w in self.weights]),
-            delta=self.delta / total,
+            delta=summed / total if summed.is_inference() else summed.div_(total),
             stacked=torch.stack(self.rows) if self.keep_rows else None,
             norms=tuple(self.norms),
             mean_steps=self.steps / max(1, len(self.clients)),
