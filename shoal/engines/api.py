@@ -264,8 +264,7 @@ def all_finite(values: Tree) -> bool:
 # What an engine is given and what it gives back.
 
 
-@dataclass(frozen=True)
-class Member:
+class Member(NamedTuple):
     """One client's share of an order."""
 
     client: int

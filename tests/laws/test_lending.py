@@ -59,7 +59,7 @@ def spoilt(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def settings_of(name: str, rows: str, broken: bool = False) -> Settings:
     world = SmallWorld(clients=13, rows=ROWS[rows])
     if broken:  # one client whose upload is turned away
-        world.pool.x[world.train(4, 0).rows] = math.nan  # type: ignore[attr-defined]
+        world.pool.x[world.train(4, 0).rows] = math.nan
     return settings_for(METHODS[name](), world, small_task("mlp", world))
 
 

@@ -95,7 +95,7 @@ class _Cut:
             for d, x in zip(own, samples, strict=True)
         ]
         validation = moved[1] if member.validation else None
-        small = replace(member, train=moved[0], validation=validation)
+        small = member._replace(train=moved[0], validation=validation)
         return cls(small, table, seen.nonzero().squeeze(1))
 
     def order(self, order: Order, program: ClientProgram, rows: int) -> Order:

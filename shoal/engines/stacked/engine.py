@@ -270,7 +270,7 @@ def in_one_pool(order: Order) -> Order:
     trains = iter(train or [m.train for m in members])
     helds = iter(validation or held)
     moved = (
-        replace(m, train=next(trains), validation=None if m.validation is None else next(helds))
+        m._replace(train=next(trains), validation=None if m.validation is None else next(helds))
         for m in members
     )
     return replace(order, members=tuple(moved))
