@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from threading import Lock
 from typing import NamedTuple, Protocol
 
@@ -301,6 +301,11 @@ class Order:
     @property
     def epochs(self) -> int:
         return len(self.rates)
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Rows of every member."""
+        return tuple([len(m.train) for m in self.members])
 
     def clock(self, epoch: int) -> Clock:
         return Clock(self.round, self.session, self.stage, epoch, self.epochs)

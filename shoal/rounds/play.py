@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import torch
@@ -285,7 +286,7 @@ def _train_and_step(round: Round, report: RoundReport) -> bool:
         for client, kept in trained.memories:
             round.federation.store.put(client, trained.model, kept)
     report.accepted = tuple(sorted(accepted))
-    report.clients = [ClientReport(t.model, *row) for t in found for row in t.total.work()]
+    report.clients = [r for t in found for r in map(ClientReport, repeat(t.model), *t.total.work())]
     for trained in found:
         if trained.total.clients:
             _server_step(round, trained, report)

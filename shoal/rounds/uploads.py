@@ -218,10 +218,9 @@ class UploadSums:
             chosen = tree.apply(lambda leaf: leaf[keep], payload)
             self._add_payload(i, payload_sums([part], (chosen,), weights)[0])
 
-    def work(self) -> list[tuple[int, int, int, int, float]]:
-        """Client, steps, samples, epochs and norm of every row that was added."""
-        rows = zip(self.clients, self.each, self.epochs, self.norms, strict=True)
-        return [(client, *each, epochs, norm) for client, each, epochs, norm in rows]
+    def work(self) -> tuple[Sequence[float], ...]:
+        """Clients, steps, samples, epochs and norms of the rows that were added, in columns."""
+        return self.clients, *zip(*self.each, strict=True), self.epochs, self.norms
 
     def payload(self, index: int) -> Tree:
         """The reduced payload of one part; the empty tuple if nothing came."""

@@ -230,7 +230,9 @@ class Chunk:
     def of(cls, order: Order, members: Sequence[Member]) -> Chunk:
         """Lay out members; they must share one pool."""
         places = tuple(range(len(members)))
-        counts = tuple([len(m.train) for m in members])
+        counts = order.sizes
+        if members is not order.members:
+            counts = tuple([len(m.train) for m in members])
         capped = any([m.steps is not None for m in members])
         level = min(counts) == max(counts)
         if capped or not level:
