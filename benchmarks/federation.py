@@ -50,9 +50,9 @@ class StillWorld:
 
     def train(self, client: int, round: int) -> ClientData:
         if client not in self.held:
-            rows = torch.arange(*self.span(client))
-            data = ClientData(self.pool, rows, self.pool.y[rows], float(len(rows)))
-            self.held[client] = data
+            begin, end = self.span(client)
+            rows, labels = torch.arange(begin, end), self.pool.y[begin:end]
+            self.held[client] = ClientData(self.pool, rows, labels, float(end - begin))
         return self.held[client]
 
     def validation(self, client: int, round: int) -> ClientData | None:

@@ -74,6 +74,7 @@ class Command:
     def play(self) -> None:
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         environment["PYTHONPATH"] = str(self.checkout.resolve())
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has its bytecode
         wall, processor = time.perf_counter(), _children()
         done = subprocess.run(self.line(str(self.target)), env=environment, capture_output=True)
         spent = Spent(_children() - processor, time.perf_counter() - wall)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from threading import Lock
 from typing import NamedTuple, Protocol
 
@@ -16,6 +16,7 @@ from shoal.core import tree
 from shoal.core.tree import Tree
 from shoal.core.types import ClientData, LastBatch, Model, Reduction
 from shoal.engines.client_round import ClientProgram, Given
+from shoal.engines.lending import Lender
 from shoal.methods.slots import Part
 from shoal.methods.view import Clock
 
@@ -137,7 +138,8 @@ class Sums(NamedTuple):
     delta: Tensor  # [P]
     stats: Tensor  # [S]
     payloads: tuple[Tree, ...]  # of parts whose payloads are added up; the empty tuple for others
-    # ``delta`` is one client's, whose memory is used again, and counts so often; None: it is a sum
+    # ``delta`` is one client's, whose memory is used again, and counts so often; None: it is a sum,
+    # in memory that belongs to whoever is given it
     lent: float | None = None
 
 
@@ -146,16 +148,17 @@ class SumTree:
 
     A chunk may bring nothing (its clients are judged one by one). A tree over the chunks of one
     branch gives what is put into the whole tree in their place. Where that is a chunk's own place
-    (``lends``) it stays as it was lent, since it is multiplied where it is added.
+    (``lends``) it stays as it was lent, since it is multiplied where it is added. Sums that were
+    added to others are given back to the ``lender``; the total never is.
     """
 
-    def __init__(self, chunks: int, lends: bool = False) -> None:
+    def __init__(self, chunks: int, lends: bool = False, lender: Lender | None = None) -> None:
         self.total: Sums | None = None  # over all chunks, once all have brought theirs
-        self._lends = lends
+        self._lends, self._lender = lends, lender or Lender()
         self._levels: list[list[_Branch]] = []
         while chunks > 1:
             sizes = [min(FAN, chunks - first) for first in range(0, chunks, FAN)]
-            self._levels.append([_Branch(size) for size in sizes])
+            self._levels.append([_Branch(size, self._lender) for size in sizes])
             chunks = len(sizes)
 
     def put(self, place: int, sums: Sums | None, height: int = 0) -> None:
@@ -167,42 +170,55 @@ class SumTree:
             if not branch.add(place % FAN, found):
                 return
             place, found = place // FAN, branch.total
-        self.total = found if self._lends or found is None else _owned(found)
+        if found is not None and found.lent is not None:
+            lone = found._replace(delta=found.delta.clone()) if self._lends else None
+            found = lone or _owned(found, self._lender)
+        self.total = found
 
 
 class _Branch:
     """The sum of a few neighbours, each added when those before it have been."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, lender: Lender) -> None:
         self.total: Sums | None = None
-        self._size, self._next = size, 0
-        self._early: dict[int, Sums | None] = {}
+        self._size, self._next, self._lender = size, 0, lender
+        self._early: dict[int, tuple[Sums | None, bool]] = {}  # and whether it is a copy of ours
         self._lock = Lock()
 
     def add(self, place: int, sums: Sums | None) -> bool:
         """Add what one of them brings; whether it was the last that was missing."""
         with self._lock:
+            copied = False
             if place > self._next and sums is not None and sums.lent is not None:
                 # a copy, not yet multiplied: rounding must not depend on who comes early
-                sums = sums._replace(delta=sums.delta.clone())
-            self._early[place] = sums
+                copied, own = True, self._lender.vector(sums.delta)
+                sums = sums._replace(delta=own.copy_(sums.delta))
+            self._early[place] = sums, copied
             while self._next in self._early:
-                self._take(self._early.pop(self._next))
+                self._take(*self._early.pop(self._next))
                 self._next += 1
             return self._next == self._size
 
-    def _take(self, more: Sums | None) -> None:
-        if more is None or self.total is None:
-            self.total = self.total if more is None else _owned(more)
+    def _take(self, more: Sums | None, copied: bool) -> None:
+        if more is None:
             return
-        self.total.delta.add_(more.delta, alpha=1.0 if more.lent is None else more.lent)
-        for one, other in zip(tree.leaves(self.total[1:3]), tree.leaves(more[1:3]), strict=True):
-            one.add_(other)
+        if self.total is None:
+            self.total = _owned(more, self._lender)
+        else:
+            self.total.delta.add_(more.delta, alpha=1.0 if more.lent is None else more.lent)
+            pairs = zip(tree.leaves(self.total[1:3]), tree.leaves(more[1:3]), strict=True)
+            for one, other in pairs:
+                one.add_(other)
+        if more.delta is not self.total.delta and (copied or more.lent is None):
+            self._lender.give(more.delta)
 
 
-def _owned(sums: Sums) -> Sums:
+def _owned(sums: Sums, lender: Lender) -> Sums:
     """In memory of its own, and counted once."""
-    return sums if sums.lent is None else sums._replace(delta=sums.delta * sums.lent, lent=None)
+    if sums.lent is None:
+        return sums
+    own = torch.mul(sums.delta, sums.lent, out=lender.vector(sums.delta))
+    return sums._replace(delta=own, lent=None)
 
 
 def weighted_sum(rows: Tensor, weights: Sequence[float] | None) -> Tensor:
@@ -248,8 +264,7 @@ def all_finite(values: Tree) -> bool:
 # What an engine is given and what it gives back.
 
 
-@dataclass(frozen=True)
-class Member:
+class Member(NamedTuple):
     """One client's share of an order."""
 
     client: int
@@ -286,6 +301,11 @@ class Order:
     @property
     def epochs(self) -> int:
         return len(self.rates)
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Rows of every member."""
+        return tuple([len(m.train) for m in self.members])
 
     def clock(self, epoch: int) -> Clock:
         return Clock(self.round, self.session, self.stage, epoch, self.epochs)

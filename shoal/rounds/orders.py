@@ -149,8 +149,10 @@ def make_member(round: Round, job: Job) -> Member:
         return Member(client, world.train(client, now), None, memories, cap)
     if round.federation.endings:
         memories = _caught_up(round, job, memories)
-    train = with_memories(settings.program, memories, _training_data(world, round.moment, job))
-    if not len(train) and not train.count:  # where rows are elsewhere, they are counted
+    train = _training_data(world, round.moment, job)
+    if memories is not None:
+        train = with_memories(settings.program, memories, train)
+    if not train.count and not len(train):  # where rows are elsewhere, they are counted
         raise UserError(
             f"{called(world, client)} has no rows to train on in round {now}; give it some, or "
             f"leave it out of the world's members of that round"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import torch
@@ -285,7 +286,7 @@ def _train_and_step(round: Round, report: RoundReport) -> bool:
         for client, kept in trained.memories:
             round.federation.store.put(client, trained.model, kept)
     report.accepted = tuple(sorted(accepted))
-    report.clients = [ClientReport(t.model, *row) for t in found for row in t.total.work()]
+    report.clients = [r for t in found for r in map(ClientReport, repeat(t.model), *t.total.work())]
     for trained in found:
         if trained.total.clients:
             _server_step(round, trained, report)
@@ -347,8 +348,11 @@ def _server_step(round: Round, trained: Trained, report: RoundReport) -> None:
     stepper = round.only("server_step")
     if stepper is None:
         # the server steps from the bank; with nothing in between this is the mean of the models
-        plain = isinstance(factor, float) and factor == 1
-        theta = federation.models[k].theta + (delta if plain else factor * delta)
+        plain, old = isinstance(factor, float) and factor == 1, federation.models[k].theta
+        if plain and not round.settings.method.parts and not delta.is_inference():
+            theta = delta.add_(old)  # nobody has seen the mean, whose memory is as good as new
+        else:
+            theta = old + (delta if plain else factor * delta)
     else:
         i, part = stepper
         theta, state = part.server_step(view(i), delta, factor)

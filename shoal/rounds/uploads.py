@@ -218,10 +218,9 @@ class UploadSums:
             chosen = tree.apply(lambda leaf: leaf[keep], payload)
             self._add_payload(i, payload_sums([part], (chosen,), weights)[0])
 
-    def work(self) -> list[tuple[int, int, int, int, float]]:
-        """Client, steps, samples, epochs and norm of every row that was added."""
-        rows = zip(self.clients, self.each, self.epochs, self.norms, strict=True)
-        return [(client, *each, epochs, norm) for client, each, epochs, norm in rows]
+    def work(self) -> tuple[Sequence[float], ...]:
+        """Clients, steps, samples, epochs and norms of the rows that were added, in columns."""
+        return self.clients, *zip(*self.each, strict=True), self.epochs, self.norms
 
     def payload(self, index: int) -> Tree:
         """The reduced payload of one part; the empty tuple if nothing came."""
@@ -236,12 +235,14 @@ class UploadSums:
         return total
 
     def uploads(self) -> Uploads:
-        """Everything but the payload, which is each part's own."""
-        total = self.total
+        """Everything but the payload, which is each part's own. To be asked once: the sum becomes
+        the mean where it is, since a model may be large."""
+        total, summed = self.total, self.delta
+        del self._delta  # nothing can be added any more
         return Uploads(
             clients=tuple(self.clients),
             weights=tuple([w / total for w in self.weights]),
-            delta=self.delta / total,
+            delta=summed / total if summed.is_inference() else summed.div_(total),
             stacked=torch.stack(self.rows) if self.keep_rows else None,
             norms=tuple(self.norms),
             mean_steps=self.steps / max(1, len(self.clients)),

@@ -11,14 +11,16 @@ from torch import Tensor, nn
 
 from shoal import catalog, models
 from shoal.core.task import ModuleTask
+from shoal.core.tree import Tree
 from shoal.core.types import ClientData, Job, Pool
 from shoal.engines.api import Engine, Scattered
 from shoal.engines.loop import Loop
 from shoal.engines.stacked import embeddings
 from shoal.engines.stacked.engine import Stacked
 from shoal.methods.method import Method
-from shoal.methods.parts.local_optimizers import Sgd
+from shoal.methods.parts.local_optimizers import Adam, Sgd
 from shoal.methods.slots import Part
+from shoal.methods.view import GradFn, View
 from shoal.rounds.orders import make_order
 from shoal.rounds.state import Federation, Round, Settings
 
@@ -173,3 +175,30 @@ def test_one_row_of_a_scattered_delta_is_the_whole_vector() -> None:
         assert isinstance(mine, Scattered) and isinstance(other, torch.Tensor)
         assert mine.shape == other.shape
         assert torch.allclose(mine[0], other[0], atol=1e-7)
+
+
+@dataclass(frozen=True)
+class Homing(Sgd):
+    """Somebody's own optimiser, which looks at the model of the first round."""
+
+    def step(self, view: View, gradient: GradFn, state: Tree) -> tuple[Tensor, Tree]:
+        moved, state = super().step(view, gradient, state)
+        return torch.where(gradient(view.x) == 0, moved, moved + 0.1 * view.initial), state
+
+
+@pytest.mark.parametrize("optimizer", [Homing(), Sgd(momentum=0.9), Adam(), None])
+def test_the_first_model_is_cut_for_whoever_looks_at_it(optimizer: Part | None) -> None:
+    """Plain training does not, and is told another one: it would not even see that it is broken."""
+    settings = settings_of(catalog.fedavg(), optimizer=optimizer)
+    if not isinstance(optimizer, Homing):
+        moment = settings.world.at(0)
+        federation = Federation.fresh(settings, settings.task.initial(0), moment, 0.1)
+        jobs = [Job(c) for c in moment.members]
+        order = make_order(Round(federation, settings, moment), 0, jobs)
+        broken = replace(order, initial=torch.full_like(order.initial, torch.nan))
+        for engine in (Loop(), Stacked()):
+            for one, other in zip(engine.train(order), engine.train(broken), strict=True):
+                assert torch.equal(one.delta[0], other.delta[0])
+        return
+    ours, theirs = (play(settings, engine, 2)[2][-1] for engine in (Stacked(), Loop()))
+    assert (ours - theirs).norm() <= 1e-6 * theirs.norm()

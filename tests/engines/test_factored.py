@@ -12,6 +12,7 @@ from torch import Tensor
 from shoal import catalog, models
 from shoal.core.task import ModuleTask
 from shoal.engines.api import Results
+from shoal.engines.lending import Lender
 from shoal.engines.loop import Loop
 from shoal.engines.stacked.compiled import Compiled
 from shoal.engines.stacked.engine import RUN, Stacked
@@ -31,8 +32,8 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each chunk was run with factors."""
     found: list[bool] = []
 
-    def watched(compiled: Compiled, chunk: Chunk) -> Results:
-        results = run_factored(compiled, chunk)
+    def watched(compiled: Compiled, chunk: Chunk, lender: Lender) -> Results:
+        results = run_factored(compiled, chunk, lender)
         found.append(results.counted)
         return results
 

@@ -22,6 +22,7 @@ from shoal.engines.compiler.cache import Functions, with_moment
 from shoal.engines.compiler.capture import Untraceable
 from shoal.engines.compiler.compile import Replay, compile_step
 from shoal.engines.compiler.graph import strides_of
+from shoal.engines.lending import Lender
 from shoal.methods.view import Clock
 from shoal.models.registry import Blueprint, maker
 
@@ -76,13 +77,20 @@ class Compiled:
 
     # ---- once a round or an epoch ----
     def start(
-        self, given: Given, rate: Tensor, local: WholeData, clock: Clock
+        self,
+        given: Given,
+        rate: Tensor,
+        local: WholeData,
+        clock: Clock,
+        lender: Lender | None = None,
     ) -> tuple[Tensor, Carry]:
-        """Start points and fresh carries of all clients; what steps change has its own memory."""
+        """Start points and fresh carries of all clients; what steps change has its own memory, or,
+        for models that nobody keeps, what is lent."""
         clients = given.n.shape[0]
         program = self.program
         if program.plain_start:
-            x = given.received.expand(clients, -1).clone()
+            x = given.received.expand(clients, -1)
+            x = lender.room(clients, given.received).copy_(x) if lender else x.clone()
             stats = given.stats.expand(clients, -1).clone()
             none = ((),) * len(program.method.parts)
             return given.received, Carry(x, stats, none, (), x.new_zeros(clients))

@@ -95,7 +95,7 @@ class _Cut:
             for d, x in zip(own, samples, strict=True)
         ]
         validation = moved[1] if member.validation else None
-        small = replace(member, train=moved[0], validation=validation)
+        small = member._replace(train=moved[0], validation=validation)
         return cls(small, table, seen.nonzero().squeeze(1))
 
     def order(self, order: Order, program: ClientProgram, rows: int) -> Order:
@@ -107,11 +107,12 @@ class _Cut:
             return self.table.narrowed(leaf, self.chosen, rows) if whole else leaf
 
         model = Model(narrow(order.model.theta), order.model.stats)
+        first = narrow(order.initial) if _reads_first(program) else model.theta
         return replace(
             order,
             program=program,
             model=model,
-            initial=narrow(order.initial),
+            initial=first,
             sent=tree.apply(narrow, order.sent),
             members=(self.member,),
             uniform=None,
@@ -213,6 +214,12 @@ def _parts(order: Order) -> Iterator[Order]:
     size = at_once(order)
     for first in range(0, len(order.members), size):
         yield replace(order, members=order.members[first : first + size])
+
+
+def _reads_first(program: ClientProgram) -> bool:
+    """Whether anything may look at the model of the first round: plain training does not."""
+    plain = type(program.local_optimizer).__module__.startswith("shoal.")
+    return bool(program.method.parts) or not plain
 
 
 def _positions(order: Order, member: Member) -> Tensor | None:

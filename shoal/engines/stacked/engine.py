@@ -26,6 +26,7 @@ from shoal.engines.api import Order, Results, Sums, SumTree, all_finite, payload
 from shoal.engines.client_round import ClientProgram, by_autograd, replaying
 from shoal.engines.compiler.capture import Untraceable
 from shoal.engines.compiler.passes.large_products import plan_note
+from shoal.engines.lending import Lender
 from shoal.engines.loop import Loop
 from shoal.engines.stacked.compiled import KEPT, Compiled
 from shoal.engines.stacked.embeddings import Compact, compact_of
@@ -36,7 +37,7 @@ from shoal.engines.stacked.questions import Asker
 from shoal.engines.stacked.run import joined, run_general
 from shoal.engines.stacked.uniform import run_uniform
 
-RUN: dict[Path, Callable[[Compiled, Chunk], Results]] = {
+RUN: dict[Path, Callable[[Compiled, Chunk, Lender], Results]] = {
     Path.GENERAL: run_general,
     Path.UNIFORM: run_uniform,
     Path.FACTORED: run_factored,
@@ -55,6 +56,7 @@ class Stacked:
         torch.set_num_threads(1)
         self.threads = threads or cores()
         self.notes = Notes()
+        self._lender = Lender()
         self._programs: dict[int, _Known] = {}
         self._pool: ThreadPoolExecutor | None = None
 
@@ -75,7 +77,8 @@ class Stacked:
     ) -> tuple[list[Results], Sums | None]:
         """The chunks of one branch of a larger order, so many levels above them, and their sum:
         ``plan`` is the larger order's, its spans cut to these members."""
-        work = self._planned(order, plan, SumTree(len(plan.spans), lends=height == 0))
+        sums = SumTree(len(plan.spans), height == 0, self._lender)
+        work = self._planned(order, plan, sums)
         return list(self._run([work])), work.sums.total
 
     def plan(self, order: Order) -> StackPlan:
@@ -85,7 +88,7 @@ class Stacked:
         def matches(order: Order, clients: int) -> str:
             try:
                 with torch.inference_mode():
-                    return why_no_factors(known.compiled(True), order, clients)
+                    return why_no_factors(known.compiled(True), order, clients, self._lender)
             except Untraceable as error:
                 return str(error)
 
@@ -110,8 +113,8 @@ class Stacked:
         plan = plan or self.plan(order)
         self.notes.detail(*plan.why, plan_note(order.model.theta))
         compiled = self._known(order.program).compiled(plan.stacked)
-        sums = sums or SumTree(len(plan.spans))
-        return _Work(order, plan, sums, compiled, self._one_by_one, self.notes)
+        sums = sums or SumTree(len(plan.spans), lender=self._lender)
+        return _Work(order, plan, sums, compiled, self._lender, self._one_by_one, self.notes)
 
     def _shared(self, tasks: Sequence[tuple[_Work, int]]) -> Iterator[Results]:
         """Results in the order of the tasks, computed by several threads."""
@@ -197,11 +200,13 @@ class _Work:
         plan: StackPlan,
         sums: SumTree,
         compiled: Compiled,
+        lender: Lender,
         one_by_one: Callable[[ClientProgram, Chunk, str], Results],
         notes: Notes,
     ) -> None:
         self.order, self.plan, self.sums = order, plan, sums
-        self._compiled, self._one_by_one, self._notes = compiled, one_by_one, notes
+        self._compiled, self._lender = compiled, lender
+        self._one_by_one, self._notes = one_by_one, notes
         self._whole = Chunk.of(order, order.members) if plan.whole else None
 
     def run(self, number: int) -> Results:
@@ -215,7 +220,8 @@ class _Work:
             if by_autograd(self.order.program.task):
                 raise Untraceable("torch.func cannot differentiate the network, only autograd can")
             with replaying():
-                results = self._summed(number, RUN[self.plan.path](self._compiled, chunk))
+                results = RUN[self.plan.path](self._compiled, chunk, self._lender)
+                results = self._summed(number, results)
         except Untraceable as error:
             self.sums.put(number, None)
             return self._one_by_one(self._compiled.mine(), chunk, str(error))
@@ -269,7 +275,7 @@ def in_one_pool(order: Order) -> Order:
     trains = iter(train or [m.train for m in members])
     helds = iter(validation or held)
     moved = (
-        replace(m, train=next(trains), validation=None if m.validation is None else next(helds))
+        m._replace(train=next(trains), validation=None if m.validation is None else next(helds))
         for m in members
     )
     return replace(order, members=tuple(moved))

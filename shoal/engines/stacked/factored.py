@@ -22,17 +22,18 @@ from shoal.engines.compiler.emit_torchscript import FactoredScript
 from shoal.engines.compiler.graph import FactoredInputs, Steps, empty_of
 from shoal.engines.compiler.passes.factor_first_layer import Factors
 from shoal.engines.compiler.passes.large_products import product
+from shoal.engines.lending import Lender
 from shoal.engines.loop import rows_an_epoch, runs_of_steps
 from shoal.engines.stacked.compiled import Compiled, StepCall
 from shoal.engines.stacked.layout import Chunk
-from shoal.engines.stacked.uniform import ROOMS, all_steps, run_uniform, uniform_results
+from shoal.engines.stacked.uniform import all_steps, run_uniform, uniform_results
 
 
-def why_no_factors(compiled: Compiled, order: Order, clients: int) -> str:
+def why_no_factors(compiled: Compiled, order: Order, clients: int, lender: Lender) -> str:
     """Why the steps of so many clients cannot be written with factors; "" if they can."""
     x, rows = order.members[0].train.pool.x, len(order.members[0].train)
     labels = order.members[0].train.labels
-    step = _Steps(compiled, order, clients)
+    step = _Steps(compiled, order, clients, lender)
 
     def real() -> list[Steps]:
         return list(all_steps(Chunk.of(order, order.members[:clients]).epoch(0), rows))
@@ -54,30 +55,30 @@ def why_no_factors(compiled: Compiled, order: Order, clients: int) -> str:
     return ""
 
 
-def run_factored(compiled: Compiled, chunk: Chunk) -> Results:
+def run_factored(compiled: Compiled, chunk: Chunk, lender: Lender) -> Results:
     """The round of a chunk; where something is not finite, every client's change on its own."""
-    step = _Steps(compiled, chunk.order, len(chunk.members))
+    step = _Steps(compiled, chunk.order, len(chunk.members), lender)
     stretches: list[_Stretch] = []
     for epoch, value in enumerate(chunk.order.rates):
         for steps in all_steps(chunk.epoch(epoch), chunk.counts[0]):
             found = step.script(epoch, steps.like(), lambda s=steps: next(s.batches()))  # type: ignore[misc]
             if found is None:
-                return run_uniform(compiled, chunk)
+                return run_uniform(compiled, chunk, lender)
             stretches.append(_Stretch(*found, steps, value))
     results = _round(chunk, stretches)
     if not math.isfinite(sum(results.norms or ())):
-        return run_uniform(compiled, chunk)  # somebody will have to be left out of the sum
+        return run_uniform(compiled, chunk, lender)  # somebody will have to be left out of the sum
     return results
 
 
 class _Steps:
     """The factored steps of some clients of an order."""
 
-    def __init__(self, compiled: Compiled, order: Order, clients: int) -> None:
+    def __init__(self, compiled: Compiled, order: Order, clients: int, lender: Lender) -> None:
         self._compiled, self._order = compiled, order
         theta, stats = order.model.theta, order.model.stats
         none = ((),) * len(order.program.method.parts)
-        self._x = ROOMS.of(clients, theta)
+        self._x = lender.room(clients, theta)
         numbers = theta.new_zeros(clients)
         self._carry = Carry(self._x, stats.expand(clients, -1), none, (), numbers)
         self._given = Given(theta, order.initial, stats, numbers, none, order.sent)

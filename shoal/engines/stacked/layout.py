@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -229,7 +230,9 @@ class Chunk:
     def of(cls, order: Order, members: Sequence[Member]) -> Chunk:
         """Lay out members; they must share one pool."""
         places = tuple(range(len(members)))
-        counts = tuple([len(m.train) for m in members])
+        counts = order.sizes
+        if members is not order.members:
+            counts = tuple([len(m.train) for m in members])
         capped = any([m.steps is not None for m in members])
         level = min(counts) == max(counts)
         if capped or not level:
@@ -470,10 +473,10 @@ def stacked_whole(data: Sequence[ClientData], length: int = 0, unequal: bool = F
 def own_padding(columns: Sequence[Tensor], length: int = 0) -> Tensor:
     """Columns of several clients as one, each padded with its own first entry: nothing of another
     client's, and nothing that a network has never seen."""
-    length = length or max(len(column) for column in columns)
-    return torch.stack(
-        [
-            torch.cat([c, c[:1].expand(length - len(c), *c.shape[1:])]) if len(c) < length else c
-            for c in columns
-        ]
-    )
+    sizes = np.array([len(column) for column in columns])[:, None]
+    place = np.arange(max(length, int(sizes.max())))
+    # one selection for all: a round of small clients would be made of little else
+    chosen = np.where(place < sizes, place, 0) + sizes.cumsum()[:, None] - sizes
+    every = torch.cat(list(columns))
+    found = every.index_select(0, torch.from_numpy(chosen.reshape(-1)).to(every.device))
+    return found.view(len(columns), len(place), *every.shape[1:])

@@ -161,7 +161,7 @@ Matches = Callable[[Order, int], str]  # why a chunk of so many clients has no f
 def plan_for(order: Order, matches: Matches, cache_bytes: int = CACHE_BYTES) -> StackPlan:
     """The plan of an order. ``matches`` says whether the step's graph allows ``FACTORED``, which
     depends on the program and the shapes only."""
-    sizes = [len(m.train) for m in order.members]
+    sizes = order.sizes
     members, step = len(sizes), step_work(order)
     even = min(sizes) == max(sizes) and _even(order)
     uniform = order.program.uniform and even and _full(order)

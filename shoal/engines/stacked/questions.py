@@ -106,7 +106,7 @@ class Asker:
             optimizer = Sgd(weight_decay=order.program.weight_decay)
         if self._walking is None or self._walking.method != method:
             self._walking = ClientProgram(method, self._task, optimizer)
-        members = tuple(replace(m, memories=None, steps=None) for m in order.members)
+        members = tuple(m._replace(memories=None, steps=None) for m in order.members)
         rates = tuple(float(rate) for rate in payload)
         return replace(
             order, program=self._walking, members=members, rates=rates, sent=((),), summed=False

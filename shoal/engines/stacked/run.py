@@ -18,6 +18,7 @@ from shoal.engines.api import Results, known, spans
 from shoal.engines.client_round import Carry, ClientProgram, Given, WholeData
 from shoal.engines.compiler.compile import Replay
 from shoal.engines.compiler.graph import Steps
+from shoal.engines.lending import Lender
 from shoal.engines.loop import batch_rows, rows_taken
 from shoal.engines.stacked.compiled import Bound, Compiled, StepCall, given_rows, rows_of
 from shoal.engines.stacked.layout import Chunk, Piece
@@ -63,7 +64,7 @@ class Active:
     Tensors may have spare rows behind those of the clients.
     """
 
-    def __init__(self, compiled: Compiled, chunk: Chunk, rate: Tensor) -> None:
+    def __init__(self, compiled: Compiled, chunk: Chunk, rate: Tensor, lender: Lender) -> None:
         self.chunk, self.largest = chunk, len(chunk.members)
         self.sizes = _sizes_for(compiled, chunk)
         self.where = list(range(self.largest))  # in the chunk as it began
@@ -73,7 +74,9 @@ class Active:
             rows = rows_for(self.largest, self.sizes)
             self._pick_given(filled(self.where, rows, self.given.n.device))
         clock = chunk.order.clock(0)
-        self.start, self.carry = compiled.start(self.given, rate, self.local, clock)
+        # what is only added up, and is nothing else by then, may be written over afterwards
+        lent = lender if chunk.order.summed and compiled.plain_end else None
+        self.start, self.carry = compiled.start(self.given, rate, self.local, clock, lent)
         self.steps, self.samples = [0] * self.largest, [0] * self.largest
         self.rate_total = [0.0] * self.largest
 
@@ -205,16 +208,16 @@ def joined(finished: list[Results], rows: list[int]) -> Results:
 # The round of a chunk of clients: epochs of replayed steps.
 
 
-def run_general(compiled: Compiled, chunk: Chunk) -> Results:
+def run_general(compiled: Compiled, chunk: Chunk, lender: Lender) -> Results:
     """The round of some clients, whatever their method does."""
-    return in_order(chunk, _train(compiled, chunk))
+    return in_order(chunk, _train(compiled, chunk, lender))
 
 
-def _train(compiled: Compiled, chunk: Chunk) -> list[FinishedClients]:
+def _train(compiled: Compiled, chunk: Chunk, lender: Lender) -> list[FinishedClients]:
     order, program = chunk.order, compiled.program
     like = order.model.theta
     rates = [known(r, like.dtype, like.device) for r in order.rates]
-    active, finished = Active(compiled, chunk, rates[0]), []
+    active, finished = Active(compiled, chunk, rates[0], lender), []
     watches = bool(program.fillers("after_epoch") or program.fillers("stop"))
     for epoch, rate in enumerate(rates):
         _epoch(compiled, active, epoch, rate)

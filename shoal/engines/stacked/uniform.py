@@ -1,13 +1,11 @@
 """The path ``UNIFORM``: all clients start at the model, take equal steps and send their change.
 
-Most rounds are made of these, so they get the shortest way: one buffer per thread for the clients'
-models, which stays in the cache from chunk to chunk, and of the changes only the norms and the sum
-where nobody asks for more.
+Most rounds are made of these, so they get the shortest way: a room that is lent for the clients'
+models, and of the changes only the norms and the sum where nobody asks for more.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 
 import torch
@@ -17,34 +15,18 @@ from shoal.core.types import Batch
 from shoal.engines.api import Results, known
 from shoal.engines.client_round import Carry, Given
 from shoal.engines.compiler.graph import Steps
+from shoal.engines.lending import Lender
 from shoal.engines.loop import rows_an_epoch, runs_of_steps, steps_an_epoch
 from shoal.engines.stacked.compiled import Compiled, StepCall
 from shoal.engines.stacked.layout import Chunk, Epoch
 
 
-class Rooms(threading.local):
-    """A thread's own buffer for stacked models: the last one, as rounds need the same again."""
-
-    def __init__(self) -> None:
-        self._room: Tensor | None = None
-
-    def of(self, clients: int, like: Tensor) -> Tensor:
-        room, numbers = self._room, clients * like.numel()
-        fits = room is not None and room.numel() >= numbers and room.dtype == like.dtype
-        if room is None or not fits or room.device != like.device:
-            room = self._room = like.new_empty(numbers)
-        return room[:numbers].view(clients, like.numel())
-
-
-ROOMS = Rooms()
-
-
-def run_uniform(compiled: Compiled, chunk: Chunk) -> Results:
+def run_uniform(compiled: Compiled, chunk: Chunk, lender: Lender) -> Results:
     """The round of such a chunk."""
     order, clients = chunk.order, len(chunk.members)
     theta, counts = order.model.theta, [m.train.count for m in chunk.members]
     none = ((),) * len(order.program.method.parts)
-    x = ROOMS.of(clients, theta) if order.summed else theta.new_empty(clients, theta.numel())
+    x = lender.room(clients, theta) if order.summed else theta.new_empty(clients, theta.numel())
     x.copy_(theta)
     stats = order.model.stats.expand(clients, -1)
     stats = stats.clone() if stats.numel() else stats
@@ -53,9 +35,7 @@ def run_uniform(compiled: Compiled, chunk: Chunk) -> Results:
     given = Given(theta, order.initial, order.model.stats, number, none, order.sent)
     for epoch in range(order.epochs):
         _epoch(compiled, chunk, epoch, given, carry)
-    # of one client the change is the chunk's sum, too: it gets memory of its own, and is not copied
-    x = torch.sub(x, theta) if clients == 1 else x.sub_(theta)
-    norms: list[float] = torch.linalg.vector_norm(x, dim=1).tolist()
+    norms: list[float] = torch.linalg.vector_norm(x.sub_(theta), dim=1).tolist()
     return uniform_results(chunk, x, stats, norms)
 
 
