@@ -22,8 +22,8 @@ from torch import Tensor
 from benchmarks.bare import WORKLOADS, BareLoop, Workload
 from benchmarks.federation import ShoalRounds
 from shoal import catalog
-from shoal.core.machine import cores
-from shoal.engines.stacked.engine import Stacked, keep_freed_memory
+from shoal.core.machine import cores, keep_freed_memory
+from shoal.engines.stacked.engine import Stacked
 
 SIDE = 2048  # of the matrices
 PRODUCTS = 6  # a turn

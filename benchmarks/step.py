@@ -17,10 +17,10 @@ from bare import RATE, WORKLOADS, BareLoop, Workload
 from torch import Tensor
 from torch.func import grad, vmap
 
+from shoal.core.machine import keep_freed_memory
 from shoal.core.task import ModuleTask, mean_loss
 from shoal.core.types import Batch
 from shoal.engines.compiler.compile import compile_step
-from shoal.engines.stacked.engine import keep_freed_memory
 
 Step = Callable[[list[Tensor], list[Tensor], list[Tensor]], list[Tensor]]
 METHODS = ("sgd", "momentum", "prox", "variates", "clip")

@@ -1,9 +1,11 @@
-"""Cores and memory: how many there are to use; whose processor it is."""
+"""Cores and memory: how many there are, whose processor it is, what becomes of freed memory."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
+import sys
 from pathlib import Path
 
 from shoal.core.errors import UserError
@@ -37,6 +39,31 @@ def processor_vendor() -> str:
         return ""
     found = re.search(r"^vendor_id\s*:\s*(\S+)", told, re.MULTILINE)
     return found[1] if found else ""
+
+
+# ---- allocator -----------------------------------------------------------------------------------
+# Parameter numbers of glibc's mallopt(3).
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
+
+
+def keep_freed_memory(threshold: int = 1 << 25) -> bool:
+    """Ask the allocator to reuse freed blocks below ``threshold`` bytes; true if it agreed.
+
+    A training step makes the same large temporaries over and over. By default the C library gives
+    each one back to the system, and the next one pays for page faults again. Larger blocks (a model
+    of ten million parameters) are given back: small ones would settle in the holes that they leave,
+    and the process would grow from round to round. Only Linux with glibc is affected; elsewhere
+    this does nothing and returns false.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+        kept = mallopt(_M_MMAP_THRESHOLD, threshold)
+        return bool(mallopt(_M_TRIM_THRESHOLD, 1 << 30) and kept)
+    except (OSError, AttributeError):
+        return False
 
 
 # ---- store budget --------------------------------------------------------------------------------

@@ -31,8 +31,7 @@ class Lender:
         """``[clients, P]`` for this thread's models, which stays in the cache from chunk to chunk;
         the last one, as rounds need the same again."""
         room, numbers = getattr(self._own, "room", None), clients * like.numel()
-        fits = room is not None and room.numel() >= numbers and _alike(room, like)
-        if room is None or not fits:
+        if room is None or room.numel() < numbers or not _alike(room, like):
             self._own.room = None  # before the next one is made: both may be large
             room = self._own.room = like.new_empty(numbers)
         return room[:numbers].view(clients, like.numel())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import product
 
 import pytest
@@ -31,7 +32,7 @@ OPERATOR = "_linear_pointwise"
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """One on which the pass applies."""
-    monkeypatch.setattr(large_products, "why_not", lambda: "")
+    monkeypatch.setattr(large_products, "why_not", lambda *_: "")
 
 
 def perceptron(dtype: torch.dtype) -> ModuleTask:
@@ -178,7 +179,7 @@ def test_the_machine_decides_and_says_why(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
     monkeypatch.setattr(large_products, "linear_operator", lambda: torch.mm)
-    why = large_products.why_not.__wrapped__
+    why = partial(large_products.why_not.__wrapped__, torch.float32, torch.device("cpu"))
     assert why() == ""
     facts["capability"] = "AVX2"
     assert why() == "the processor has no AVX-512"
@@ -188,21 +189,22 @@ def test_the_machine_decides_and_says_why(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_plan_says_who_makes_the_products(monkeypatch: pytest.MonkeyPatch) -> None:
     said = large_products.plan_note
-    monkeypatch.setattr(large_products, "why_not", lambda: "the processor is not AMD's")
-    assert said(torch.zeros(1)).endswith("torch's own library, the processor is not AMD's")
     assert said(torch.zeros(1).double()).endswith("torch's own library, they are not in float32")
-    monkeypatch.setattr(large_products, "why_not", lambda: "")
+    monkeypatch.setattr(large_products, "why_not", lambda *_: "the processor is not AMD's")
+    assert said(torch.zeros(1)).endswith("torch's own library, the processor is not AMD's")
+    monkeypatch.setattr(large_products, "why_not", lambda *_: "")
     assert said(torch.zeros(1)).startswith("large matrix products: by oneDNN")
 
 
 def test_a_run_is_told_who_makes_the_products() -> None:
-    engine, world = Stacked(threads=1), SmallWorld()
+    engine, world, told = Stacked(threads=1), SmallWorld(), list[str]()
+    engine.notes.listen_to_details = told.append
     play(settings_for(catalog.fedavg(), world, small_task(world=world)), engine, 1)
-    assert large_products.plan_note(torch.zeros(1)) in engine.notes.details
+    assert large_products.plan_note(torch.zeros(1)) in told
 
 
 def test_other_machines_keep_every_step_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(large_products, "why_not", lambda: "the processor is not AMD's")
+    monkeypatch.setattr(large_products, "why_not", lambda *_: "the processor is not AMD's")
     a, b = torch.randn(ROWS, INPUTS), torch.randn(INPUTS, HIDDEN)
     assert products_of(a, b) == ["mm"]
     assert torch.equal(large_products.product(a, b), a @ b)

@@ -111,7 +111,7 @@ LARGE = """
 import resource, torch
 from torch.func import grad, vmap
 from shoal.engines.compiler.compile import compile_step
-from shoal.engines.stacked.engine import keep_freed_memory
+from shoal.core.machine import keep_freed_memory
 keep_freed_memory()  # as the engine that compiles does
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 torch.set_num_threads(1)

@@ -22,11 +22,11 @@ from traced import (
     stacked,
 )
 
+from shoal.core.machine import keep_freed_memory
 from shoal.core.task import ModuleTask, QuadraticTask, cross_entropy_rows, mean_loss
 from shoal.core.types import Batch
 from shoal.engines.compiler.capture import Untraceable
 from shoal.engines.compiler.compile import compile_step, record
-from shoal.engines.stacked.engine import keep_freed_memory
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

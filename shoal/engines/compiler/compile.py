@@ -57,7 +57,7 @@ class Replay:
 
     ``source`` is the generated Python, for the curious. ``script`` does all steps of an epoch in
     one call, or is None where only :meth:`bind` is to be had; ``factored`` does so without the
-    first layer's weights, or is None for the reason in ``why_not_factored``. ``rewritten`` is
+    first layer's weights, or is None where that cannot be. ``rewritten`` is
     false when the rewritten step did not reproduce the captured one, which is then replayed as it
     is. ``notes``: every pass, script and check that refused, a sentence each.
     """
@@ -69,7 +69,6 @@ class Replay:
         self.script = emitted.script
         self.rewritten = rewritten
         self.factored: FactoredScript | None = None
-        self.why_not_factored = ""
         self.notes: tuple[str, ...] = ()
 
     def bind(self, carry: Tensors, fixed: Tensors) -> Run:
@@ -221,20 +220,16 @@ def _factor(replay: Replay, graph: Graph, reference: Way, given: State, notes: l
     """The steps without the first layer's weights, where that is right."""
     factors = factor_first_layer.factors_of(graph)
     if isinstance(factors, Refused):
-        replay.why_not_factored = factors.reason
         return
-    passes = (Pass("factor_first_layer", factor_first_layer.apply),)
-    factored, more = run_passes(graph, passes)
+    factored, more = run_passes(graph, (Pass("factor_first_layer", factor_first_layer.apply),))
     if more:
         notes += more
-        replay.why_not_factored = more[0]
         return
     script, lost = factored_script(statements(place(factored)), factors)
     if lost is not None:
         notes.append(f"factored steps are taken one by one: {lost.reason}")
     wrong = check_factored(reference, script, given)
     if wrong is not None:
-        replay.why_not_factored = wrong.reason
         notes.append(f"{wrong.reason}: left out")
         return
     replay.factored = script

@@ -176,10 +176,6 @@ def _kind(op: OpOverload, place: int | str) -> str:
 # Steps with a factored first layer, all clients' samples at hand: the loop that hands in what the
 # layer makes of a step's samples, and takes out the rows of its factors (see factor_first_layer).
 
-_EMIT_FACTORED_LISTS = (
-    "carry: List[Tensor], fixed: List[Tensor], known: List[Tensor], moving: List[Tensor]"
-)
-
 
 class FactoredScript:
     """The loop, by TorchScript where that can be had. Threads may share it."""
@@ -198,23 +194,10 @@ class FactoredScript:
         rate: float,
     ) -> None:
         """Do the steps of these columns, ``length`` samples each from the ``first`` on."""
-        if self._script is None:
-            self._one_by_one(carry, fixed, seen, columns, first, length, rate)
+        if self._script is not None:
+            known, moving = self._script.constants, [*seen, *columns]
+            self._script.run(list(carry), list(fixed), known, moving, first, length, rate)
             return
-        moving = [*seen, *columns]
-        known = self._script.constants
-        self._script.run(list(carry), list(fixed), known, moving, first, length, rate)
-
-    def _one_by_one(
-        self,
-        carry: Sequence[Tensor],
-        fixed: Sequence[Tensor],
-        seen: FactoredInputs,
-        columns: Sequence[Tensor],
-        first: int,
-        length: int,
-        rate: float,
-    ) -> None:
         for i in range(len(columns[0])):
             at = first + i * length
             given = seen.outputs.narrow(1, at, length)
@@ -231,7 +214,8 @@ def factored_script(program: Program, factors: Factors) -> tuple[FactoredScript,
     rows = program.inputs["c"] - 1  # the last of the carry is this step's rows of the factors
     columns = range(1, program.inputs["b"])
     lines = [
-        f"def run({_EMIT_FACTORED_LISTS}, first: int, length: int, rate: float):",
+        "def run(carry: List[Tensor], fixed: List[Tensor], known: List[Tensor], "
+        "moving: List[Tensor], first: int, length: int, rate: float):",
         *opening(program, spelling, carry=rows),
         "    outputs = moving[0]",
         "    alike = moving[1]",
@@ -247,8 +231,7 @@ def factored_script(program: Program, factors: Factors) -> tuple[FactoredScript,
         *(f"        b{k} = b{k}s[i]" for k in columns),
         *(f"        {line}" for line in spelling.lines(program.body)),
     ]
-    script = compiled(Script, lines, program)
-    bind, _ = python_step(program)
+    script, (bind, _) = compiled(Script, lines, program), python_step(program)
     if isinstance(script, Refused):
         return FactoredScript(bind, None, factors), script
     return FactoredScript(bind, script, factors), None

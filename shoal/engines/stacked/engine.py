@@ -7,9 +7,7 @@ added up in the order of the chunks, so the bits are the same for every number o
 
 from __future__ import annotations
 
-import ctypes
 import math
-import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,7 +16,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from shoal.core import tree
-from shoal.core.machine import cores
+from shoal.core.machine import cores, keep_freed_memory
 from shoal.core.notes import Notes
 from shoal.core.tree import Tree
 from shoal.core.types import ClientData, Pool
@@ -293,27 +291,3 @@ def _pooled(data: Sequence[ClientData]) -> list[ClientData] | None:
         out.append(replace(d, pool=pool, rows=rows))
         begin += len(d)
     return out
-
-
-# Parameter numbers of glibc's mallopt(3).
-_M_TRIM_THRESHOLD = -1
-_M_MMAP_THRESHOLD = -3
-
-
-def keep_freed_memory(threshold: int = 1 << 25) -> bool:
-    """Ask the allocator to reuse freed blocks below ``threshold`` bytes; true if it agreed.
-
-    A training step makes the same large temporaries over and over. By default the C library gives
-    each one back to the system, and the next one pays for page faults again. Larger blocks (a model
-    of ten million parameters) are given back: small ones would settle in the holes that they leave,
-    and the process would grow from round to round. Only Linux with glibc is affected; elsewhere
-    this does nothing and returns false.
-    """
-    if not sys.platform.startswith("linux"):
-        return False
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-        kept = mallopt(_M_MMAP_THRESHOLD, threshold)
-        return bool(mallopt(_M_TRIM_THRESHOLD, 1 << 30) and kept)
-    except (OSError, AttributeError):
-        return False

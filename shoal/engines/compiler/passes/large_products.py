@@ -50,43 +50,39 @@ _USED = 128  # times that an entry of a copied operand is used, so that the copy
 
 
 @cache
-def why_not() -> str:
-    """Why products stay where they are on this machine; "" where oneDNN's are faster."""
+def why_not(dtype: torch.dtype, device: torch.device) -> str:
+    """Why products of such tensors stay where they are; "" where oneDNN's are faster."""
+    if device.type != "cpu":
+        return "they are not on the processor"
+    if dtype != torch.float32:
+        return "they are not in float32"
     if processor_vendor() != "AuthenticAMD":
         return "the processor is not AMD's"
     if torch.backends.cpu.get_cpu_capability() != "AVX512":
         return "the processor has no AVX-512"
-    built = torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-    if not built:
+    if not (torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()):  # type: ignore[no-untyped-call]
         return "torch was built without MKL or oneDNN"
     return "" if linear_operator() else "this torch has no such operator"
 
 
 def plan_note(model: Tensor) -> str:
     """Who makes the large products of a model's steps, and why."""
-    why = _why_not_of(model.dtype, model.device) or why_not()
+    why = why_not(model.dtype, model.device)
     if why:
         return f"large matrix products: by torch's own library, {why}"
     return "large matrix products: by oneDNN, the processor is AMD's and has AVX-512"
 
 
-def _why_not_of(dtype: torch.dtype, device: torch.device) -> str:
-    if device.type != "cpu":
-        return "they are not on the processor"
-    return "" if dtype == torch.float32 else "they are not in float32"
-
-
 @cache
 def linear_operator() -> Any:
     """The operator, if this torch has it as it is called here."""
-    packet = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
-    found = getattr(packet, "default", None)
+    found = getattr(getattr(torch.ops.mkldnn, "_linear_pointwise", None), "default", None)
     return found if found is not None and str(found._schema) == _SCHEMA else None
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
     """``a @ b`` of two matrices, the faster way."""
-    if why_not() or _why_not_of(a.dtype, a.device) or not pays(a, b):
+    if why_not(a.dtype, a.device) or not pays(a, b):
         return torch.mm(a, b)
     found: Tensor = linear_operator()(a, b.t(), None, *AS_IT_IS)
     return found
@@ -98,13 +94,12 @@ def pays(a: Tensor, b: Tensor, *, added: bool = False) -> bool:
     (rows, inner), columns = a.shape, b.shape[1]
     if 1 not in b.stride() or not (a.is_contiguous() or columns >= _USED):
         return False
-    if added and inner < _ADDED:
-        return False
-    return rows * inner * columns >= (_LARGE_SUM if added else _LARGE)
+    work = rows * inner * columns
+    return work >= _LARGE_SUM and inner >= _ADDED if added else work >= _LARGE
 
 
 def apply(graph: Graph) -> Graph | Refused:
-    if why_not() or graph.device.type != "cpu" or not any(map(_found, graph.fx.nodes)):
+    if why_not(torch.float32, graph.device) or not any(map(_found, graph.fx.nodes)):
         return graph
     new = graph.copy()
     for node in [n for n in new.fx.nodes if _found(n)]:
