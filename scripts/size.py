@@ -19,9 +19,12 @@ LATER = {
     "targets and losses": "data/targets.py metrics/losses.py",
     "layers that draw, augmentation": """core/layers/drawing.py core/layers/keeping.py
         data/augment.py""",
-    "code of one's own": "config/own_names.py core/own_code.py flower/agreed_code.py",
+    "code of one's own": """config/gradients.py config/own_names.py core/own_code.py
+        flower/agreed_code.py""",
     "tables as people have them": """cli/first_config.py data/columns.py data/given.py
         data/later_rows.py data/survey.py""",
+    "tables and all targets in a real federation": """flower/data_form.py flower/node/figures.py
+        flower/preparation.py flower/server/preparation.py""",
     "calendars": """data/sources/dated_tables.py data/time_column.py worlds/calendar.py
         worlds/changes/arrivals.py worlds/members/stays.py worlds/periods.py""",
     "changes that are compressed or private": "methods/parts/sent_changes.py",

@@ -144,8 +144,9 @@ def _with_absolute_paths(config: Config) -> Config:
 def _trained(config: Config, chosen: Method, subject: Subject) -> Task:
     """The task that clients train: the config's, as the method's parts transform it."""
     task = subject.task
-    with concerning("method"):  # a problem's clients have numbers
-        chosen.check_target("number" if config.problem else learnt_of(task).target)
+    if config.problem is None:
+        with concerning("method"):
+            chosen.check_target(learnt_of(task).target)
     for part in chosen.fillers("transform_task"):
         task = part.transform_task(task)
     own = f"method {chosen.name!r} trains a network of its own making"

@@ -307,11 +307,11 @@ class DataForm:
             more = {"target": self.target, "answer": list(self.answer)}
         if self.inputs:
             more["inputs"] = [[one.name, list(one.shape), one.whole] for one in self.inputs]
+        classes = {"classes": self.classes, "names": list(self.names)}
         if self.table is not None:  # what it is like follows from members' rows
-            more["table"] = self.table.plain()
-        else:
-            more |= {"shape": list(self.shape), "vocabulary": self.vocabulary}
-        return {"classes": self.classes, "names": list(self.names), **more}
+            return {**classes, **more, "table": self.table.plain()}
+        # in version 0.1's order, since digests are of the text
+        return {"shape": list(self.shape), **classes, "vocabulary": self.vocabulary, **more}
 
 
 def form_from(values: Any, path: Path) -> DataForm:

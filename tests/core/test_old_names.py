@@ -136,7 +136,7 @@ def test_a_message_has_the_line_and_the_new_name(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"^a\.yaml, line 3: local\.lr must be .*, not 'fast'$"):
         load(path)
     path.write_text("weights: most\n")
-    with pytest.raises(UserError, match=r"^a\.yaml, line 1: client_weights must be by_samples, "):
+    with pytest.raises(UserError, match=r"^a\.yaml, line 1: client_weights must be by_samples "):
         load(path)
     path.write_text("seed: 1\n")
     with pytest.raises(UserError, match=r"^--set local\.rate=-1: local\.lr must be .*above 0"):

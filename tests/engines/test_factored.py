@@ -11,8 +11,7 @@ from torch import Tensor
 
 from shoal import catalog, models
 from shoal.core.task import ModuleTask
-from shoal.engines.api import Results
-from shoal.engines.lending import Lender
+from shoal.engines.api import Lender, Results
 from shoal.engines.loop import Loop
 from shoal.engines.stacked.compiled import Compiled
 from shoal.engines.stacked.engine import RUN, Stacked

@@ -21,7 +21,6 @@ from shoal.engines.compiler.graph import Graph, Refused, op_name
 from shoal.engines.compiler.passes import (
     STEP_PASSES,
     Pass,
-    classes_first,
     clean,
     factor_first_layer,
     gradient_blocks,
@@ -298,7 +297,7 @@ def test_a_small_first_layer_is_not_worth_it() -> None:
 def test_losses_over_few_classes_are_taken_with_the_classes_first(classes: int) -> None:
     x = torch.randn(3, 40, classes, dtype=DOUBLE)
     graph = capture_function(lambda t: [t.log_softmax(-1)], [x])
-    found = classes_first.apply(graph)
+    found = softmax_loss.apply_to_functions(graph)
     if classes == 16:
         assert found is graph
         return

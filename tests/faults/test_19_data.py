@@ -117,4 +117,4 @@ def test_natural_clients_that_nobody_named(refused: Any) -> None:
     said = refused(written(world=world, data={"path": "TABLE"}))
     assert said.startswith("config.yaml, line 4: data.client is not given")
     said = refused(written(world=world, data="digits"))
-    assert said.startswith("config.yaml, line 3: partition 'natural' needs rows that belong")
+    assert said.startswith("config.yaml, line 3: partition 'natural' needs to know whose row")

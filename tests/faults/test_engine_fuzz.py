@@ -345,7 +345,7 @@ def test_a_figure_that_is_none_in_one_round_is_none_in_files_too() -> None:
 def test_a_method_for_classes_is_refused_on_a_problem() -> None:
     """glfc ended in a traceback: a quadratic client has numbers, and no classes."""
     config = {"problem": {"name": "quadratic"}, "method": [{"continuous": {"mode": "glfc"}}]}
-    with pytest.raises(UserError, match="SessionTeacher is for one class per row"):
+    with pytest.raises(UserError, match="mode glfc needs classes"):
         shoal.run(**config)
 
 

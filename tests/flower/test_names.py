@@ -7,12 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 pytest.importorskip("flwr")
 
+from shoal.config.read import from_mapping
 from shoal.core.errors import UserError
 from shoal.data.sources import load
+from shoal.flower.agreement import Agreement
 from shoal.flower.apps import agreement_of
+from shoal.flower.data_form import DataForm
 from shoal.flower.operations.up import FederationFolder, UpOptions, node_command, prepare
 from shoal.flower.server.members import MemberRegistry
 
@@ -29,7 +33,9 @@ def up(tmp_path: Path) -> UpOptions:
 
 
 def test_the_roster_and_the_nodes_have_their_names(tmp_path: Path, up: UpOptions) -> None:
-    agreement_of(Path(up.app)).with_name("simulation.yaml").write_text(STATIC)
+    path = agreement_of(Path(up.app))
+    path.with_name("simulation.yaml").write_text(STATIC)
+    Agreement(DataForm.of(load("ferries")), from_mapping(yaml.safe_load(STATIC))).write(path)
     place = FederationFolder(tmp_path / "up")
     for _ in range(2):  # it may be prepared again
         prepare(place, replace(up), ["localhost"])

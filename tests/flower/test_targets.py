@@ -125,7 +125,8 @@ def test_it_is_the_simulation(case: str, installed: Any, tmp_path: Path) -> None
 
 
 def test_what_is_frozen_is_the_same_everywhere(installed: Any, tmp_path: Path) -> None:
-    config = from_mapping({"data": "digits", "model": {"name": "federated_nets:Net"}})
+    world = {"name": "static", "members": 3, "rounds": 1}
+    config = from_mapping({"data": "digits", "world": world, "model": "federated_nets:Net"})
     found = load_agreement(write_app(tmp_path / "app", config))
     assert len(found.frozen) == 64 and found.plan()
     other = replace(found, frozen="0" * 64)
@@ -170,6 +171,7 @@ def test_a_config_of_arrays_says_the_form(tmp_path: Path) -> None:
     x = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
     np.savez(tmp_path / "d.npz", x=x, y=x[:, :2])
     config = from_mapping({"data": {"name": "files", "path": str(tmp_path / "d.npz"),
-                                    "normalize": "none"}, "model": "linear"})  # fmt: skip
+                                    "normalize": "none"}, "model": "linear",
+                           "world": {"name": "static", "members": 3, "rounds": 1}})  # fmt: skip
     form = expected_of(config)
     assert (form.target, form.answer, form.shape, form.table) == ("number", (2,), (3,), None)

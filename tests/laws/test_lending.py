@@ -17,8 +17,7 @@ from torch import Tensor
 from shoal import catalog
 from shoal.core import tree
 from shoal.core.types import Job
-from shoal.engines.api import Engine, Sums, SumTree
-from shoal.engines.lending import Lender
+from shoal.engines.api import Engine, Lender, Sums, SumTree
 from shoal.engines.stacked import plan
 from shoal.engines.stacked.engine import Stacked
 from shoal.methods.method import Method

@@ -16,13 +16,12 @@ from shoal.core import tree
 from shoal.core.task import with_own_modules
 from shoal.core.tree import Tree
 from shoal.core.types import Batch, Work
-from shoal.engines.api import known
+from shoal.engines.api import Lender, known
 from shoal.engines.client_round import Carry, ClientProgram, Ended, Given, WholeData
 from shoal.engines.compiler.cache import Functions, with_moment
 from shoal.engines.compiler.capture import Untraceable
 from shoal.engines.compiler.compile import Replay, compile_step
 from shoal.engines.compiler.graph import strides_of
-from shoal.engines.lending import Lender
 from shoal.methods.view import Clock
 from shoal.models.registry import Blueprint, maker
 

@@ -20,11 +20,19 @@ from shoal.core.machine import cores, keep_freed_memory
 from shoal.core.notes import Notes
 from shoal.core.tree import Tree
 from shoal.core.types import ClientData, Pool
-from shoal.engines.api import Order, Results, Sums, SumTree, all_finite, payload_sums, weighted_sum
+from shoal.engines.api import (
+    Lender,
+    Order,
+    Results,
+    Sums,
+    SumTree,
+    all_finite,
+    payload_sums,
+    weighted_sum,
+)
 from shoal.engines.client_round import ClientProgram, by_autograd, replaying
 from shoal.engines.compiler.capture import Untraceable
 from shoal.engines.compiler.passes.large_products import plan_note
-from shoal.engines.lending import Lender
 from shoal.engines.loop import Loop
 from shoal.engines.stacked.compiled import KEPT, Compiled
 from shoal.engines.stacked.embeddings import Compact, compact_of
@@ -109,8 +117,11 @@ class Stacked:
     ) -> _Work:
         order = in_one_pool(order)
         plan = plan or self.plan(order)
-        self.notes.detail(*plan.why, plan_note(order.model.theta))
-        compiled = self._known(order.program).compiled(plan.stacked)
+        self.notes.detail(*plan.why)
+        known = self._known(order.program)
+        if not known.made:
+            self.notes.detail(plan_note(order.model.theta))
+        compiled = known.compiled(plan.stacked)
         sums = sums or SumTree(len(plan.spans), lender=self._lender)
         return _Work(order, plan, sums, compiled, self._lender, self._one_by_one, self.notes)
 

@@ -16,13 +16,12 @@ import torch
 from torch import Tensor
 
 from shoal.core.types import Batch
-from shoal.engines.api import Order, Results, Sums, known, weighted_sum
+from shoal.engines.api import Lender, Order, Results, Sums, known, weighted_sum
 from shoal.engines.client_round import Carry, Given
 from shoal.engines.compiler.emit_torchscript import FactoredScript
 from shoal.engines.compiler.graph import FactoredInputs, Steps, empty_of
 from shoal.engines.compiler.passes.factor_first_layer import Factors
 from shoal.engines.compiler.passes.large_products import product
-from shoal.engines.lending import Lender
 from shoal.engines.loop import rows_an_epoch, runs_of_steps
 from shoal.engines.stacked.compiled import Compiled, StepCall
 from shoal.engines.stacked.layout import Chunk

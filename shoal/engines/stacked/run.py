@@ -14,11 +14,10 @@ from torch import Tensor
 from shoal.core import tree
 from shoal.core.tree import Tree
 from shoal.core.types import Batch, Work
-from shoal.engines.api import Results, known, spans
+from shoal.engines.api import Lender, Results, known, spans
 from shoal.engines.client_round import Carry, ClientProgram, Given, WholeData
 from shoal.engines.compiler.compile import Replay
 from shoal.engines.compiler.graph import Steps
-from shoal.engines.lending import Lender
 from shoal.engines.loop import batch_rows, rows_taken
 from shoal.engines.stacked.compiled import Bound, Compiled, StepCall, given_rows, rows_of
 from shoal.engines.stacked.layout import Chunk, Piece

@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 
 from shoal.core.types import Batch
-from shoal.engines.api import Results, known
+from shoal.engines.api import Lender, Results, known
 from shoal.engines.client_round import Carry, Given
 from shoal.engines.compiler.graph import Steps
-from shoal.engines.lending import Lender
 from shoal.engines.loop import rows_an_epoch, runs_of_steps, steps_an_epoch
 from shoal.engines.stacked.compiled import Compiled, StepCall
 from shoal.engines.stacked.layout import Chunk, Epoch

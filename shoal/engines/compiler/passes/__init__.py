@@ -2,7 +2,6 @@
 
 - clean               no-ops, constants, a bias that is added
 - rate_number         learning rates as plain numbers
-- classes_first       softmax over the first axis
 - softmax_loss        softmax minus one-hot
 - memory_format       channels-last gradients
 - scale_last          factors moved to where they cost least
@@ -24,7 +23,6 @@ from typing import NamedTuple
 
 from shoal.engines.compiler.graph import Graph, Refused
 from shoal.engines.compiler.passes import (
-    classes_first,
     clean,
     gradient_blocks,
     large_products,
@@ -57,6 +55,6 @@ STEP_PASSES = (
 # What runs once a round is worth less trouble.
 FUNCTION_PASSES = (
     Pass("clean", clean.apply),
-    Pass("classes_first", classes_first.apply),
+    Pass("classes_first", softmax_loss.apply_to_functions),
     Pass("large_products", large_products.apply),
 )

@@ -27,11 +27,9 @@ from shoal.engines.compiler.graph import (
     Graph,
     Refused,
     aten,
-    dtype,
     insert,
     insert_as,
     op_name,
-    shape,
     swap,
     value,
 )
@@ -42,6 +40,7 @@ _SCHEMA = (
     "str? algorithm) -> Tensor Y"
 )
 AS_IT_IS: tuple[Any, ...] = ("none", [], "")  # nothing is done to the result
+Constants = dict[str, Tensor]  # by name, of a graph
 _UPDATES = (accumulate, assemble)
 _LARGE = 2_000_000  # multiply-adds that are worth another call
 _LARGE_SUM = 5_000_000  # those that are worth a pass over the sum, too
@@ -99,15 +98,16 @@ def pays(a: Tensor, b: Tensor, *, added: bool = False) -> bool:
 
 
 def apply(graph: Graph) -> Graph | Refused:
-    if why_not(torch.float32, graph.device) or not any(map(_found, graph.fx.nodes)):
+    known, all_nodes = graph.constants, graph.fx.nodes
+    if why_not(torch.float32, graph.device) or not any(_found(n, known) for n in all_nodes):
         return graph
     new = graph.copy()
-    for node in [n for n in new.fx.nodes if _found(n)]:
+    for node in [n for n in new.fx.nodes if _found(n, known)]:
         with new.fx.inserting_before(node):
             if node.target in _UPDATES:
                 place = _place_of_blocks(node)
                 blocks: Any = node.args[place]
-                node.update_arg(place, tuple(map(_made_first, blocks)))
+                node.update_arg(place, tuple([_made_first(block, known) for block in blocks]))
                 continue
             *bias, a, b = node.args
             given = (a, _turned(b), bias[0] if bias else None, *AS_IT_IS)
@@ -116,29 +116,35 @@ def apply(graph: Graph) -> Graph | Refused:
     return new
 
 
-def _found(node: Node) -> bool:
+def _found(node: Node, known: Constants) -> bool:
     if node.target in _UPDATES:
         blocks: Any = node.args[_place_of_blocks(node)]
-        return any(map(_is_large_sum, blocks))
+        return any(_is_large_sum(block, known) for block in blocks)
     if op_name(node) == "addmm":
-        bias = value(node.args[0])
+        bias = _lies(node.args[0], known)
         # the operator reads a bias as if it lay in one piece
         if node.kwargs or bias.dim() != 1 or bias.stride() != (1,):
             return False
     elif op_name(node) != "mm":
         return False
-    return dtype(node) == torch.float32 and pays(*map(value, node.args[-2:]))
+    a, b = (_lies(n, known) for n in node.args[-2:])
+    return a.dtype == torch.float32 and pays(a, b)
 
 
-def _is_large_sum(block: GradientBlock) -> bool:
-    if not block.product or any(len(shape(o)) != 2 for o in block.operands):
+def _lies(node: Any, known: Constants) -> Tensor:
+    """A tensor that lies as a node's does: constants (what is frozen) have no stand-in."""
+    return known[str(node.target)] if node.op == "get_attr" else value(node)
+
+
+def _is_large_sum(block: GradientBlock, known: Constants) -> bool:
+    if not block.product:
         return False
-    a, b = map(value, block.operands)
-    return a.dtype == torch.float32 and pays(a, b, added=True)
+    a, b = (_lies(o, known) for o in block.operands)
+    return a.dim() == b.dim() == 2 and a.dtype == torch.float32 and pays(a, b, added=True)
 
 
-def _made_first(block: GradientBlock) -> GradientBlock:
-    if not _is_large_sum(block):
+def _made_first(block: GradientBlock, known: Constants) -> GradientBlock:
+    if not _is_large_sum(block, known):
         return block
     a, b = block.operands
     return block._replace(operands=(a, _turned(b)), linear=True)

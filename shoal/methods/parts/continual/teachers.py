@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from shoal.core.errors import UserError
 from shoal.core.states import state
 from shoal.core.tree import Tree
 from shoal.core.types import Kind, Outputs, Target, Terms
@@ -92,6 +93,8 @@ class SessionTeacher(Part):
         return self.mode == "glfc"
 
     def server_state(self, view: ServerView) -> Tree:
+        if self.mode == "glfc" and view.task.classes is None:
+            raise UserError("continuous: mode glfc needs classes; take mode softmax")
         active = view.theta.new_tensor(float(self.teacher_init == "uniform"))
         old = view.theta.new_zeros(view.task.classes or 1)
         # statistics of zeros would make what it says not finite, and 0 times that is not 0
