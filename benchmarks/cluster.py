@@ -106,7 +106,7 @@ def shares(seat: Seat, workers: int) -> int:
     copy = Seat("shares", seat.load, engine)
     copy.play(1)
     plan = engine.plan(in_one_pool(found[0]))
-    return len(shares_of(found[0], plan, workers))
+    return sum(len(share.branches) for share in shares_of(found[0], plan, workers))
 
 
 def measured(name: str, load: Load, counts: list[int], turns: int) -> list[dict[str, Any]]:

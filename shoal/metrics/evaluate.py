@@ -105,7 +105,7 @@ def batches(data: ClientData, parts: Sequence[slice]) -> Iterator[tuple[slice, B
         yield part, Batch(x, data.labels[part])
 
 
-class Pass(NamedTuple):
+class BatchScores(NamedTuple):
     """What a model makes of the rows of one batch."""
 
     loss: Tensor
@@ -113,15 +113,17 @@ class Pass(NamedTuple):
 
 
 # Batches that somebody else puts through a model; None if that would take longer.
-Elsewhere = Callable[[Model, ClientData, Sequence[slice]], Sequence[Pass] | None]
+Elsewhere = Callable[[Model, ClientData, Sequence[slice]], Sequence[BatchScores] | None]
 
 
 @torch.inference_mode()
-def passes(task: Task, model: Model, data: ClientData, parts: Sequence[slice]) -> Iterator[Pass]:
+def passes(
+    task: Task, model: Model, data: ClientData, parts: Sequence[slice]
+) -> Iterator[BatchScores]:
     learnt = learnt_of(task)
     for _, batch in batches(data, parts):
         outputs = task.forward(model.theta, batch, model.stats, False)
-        yield Pass(task.row_losses(outputs, batch), hits(learnt, outputs.logits, batch.y))
+        yield BatchScores(task.row_losses(outputs, batch), hits(learnt, outputs.logits, batch.y))
 
 
 def evaluate(
@@ -194,7 +196,7 @@ def _sums(task: Task, model: Model, data: ClientData, parts: Sequence[slice]) ->
 
 @torch.inference_mode()
 def _summed(
-    task: Task, data: ClientData, parts: Sequence[slice], passed: Iterable[Pass]
+    task: Task, data: ClientData, parts: Sequence[slice], passed: Iterable[BatchScores]
 ) -> list[_Sums]:
     found, learnt = [], learnt_of(task)
     for part, (losses, right) in zip(parts, passed, strict=True):

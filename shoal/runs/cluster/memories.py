@@ -209,7 +209,7 @@ def fetched(
     raise LostMachinesError("ray: the nodes with some clients' memories are gone")
 
 
-class Reader:
+class BlockReader:
     """A worker's side: memories of the blocks of one share."""
 
     def __init__(

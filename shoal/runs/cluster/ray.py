@@ -30,7 +30,7 @@ from shoal.engines.client_round import ClientProgram
 from shoal.engines.stacked.embeddings import at_once
 from shoal.engines.stacked.engine import Stacked, in_one_pool
 from shoal.engines.stacked.plan import REUSE
-from shoal.metrics.evaluate import Pass, consecutive
+from shoal.metrics.evaluate import BatchScores, consecutive
 from shoal.rounds.elsewhere import here
 from shoal.runs.cluster.connect import Cluster, answers, connected
 from shoal.runs.cluster.dispatch import Dispatch
@@ -135,7 +135,7 @@ class Ray:
 
     def passes(
         self, program: ClientProgram, model: Model, data: ClientData, parts: Sequence[slice]
-    ) -> list[Pass] | None:
+    ) -> list[BatchScores] | None:
         """Rows through a model, shared out; None where that takes longer than to do it here."""
         reuse = 1 if program.task.stackable else REUSE
         if len(parts) < 2 or len(data) * model.theta.numel() * reuse < SPREAD:
@@ -155,7 +155,7 @@ class Ray:
             return lambda actor: actor.score.remote(job, [stored])
 
         found = self._dispatched(len(shares), start, lambda index: "an evaluation", "ray")
-        return [Pass(*tree.apply(arrived, own)) for answer in found for own in answer.found]
+        return [BatchScores(*tree.apply(arrived, own)) for answer in found for own in answer.found]
 
     @property
     def crew(self) -> ShareCrew:

@@ -21,7 +21,7 @@ from shoal.engines.loop import Loop
 from shoal.engines.stacked.engine import Stacked
 from shoal.engines.stacked.plan import StackPlan
 from shoal.metrics.evaluate import passes
-from shoal.runs.cluster.memories import Copy, Reader, kept_of
+from shoal.runs.cluster.memories import BlockReader, Copy, kept_of
 from shoal.runs.cluster.shares import Branch, Question, cut
 from shoal.runs.cluster.travel import (
     Held,
@@ -123,7 +123,7 @@ class ShareWork:
         error, not as a death."""
         try:
             own, new = self._program(job.program, program)
-            read = Reader(job.members.blocks, self._get, self._lost)
+            read = BlockReader(job.members.blocks, self._get, self._lost)
             order = order_from(frame, job.members, own, self._held, read)
             answer, kept = self._done(replace(order, longest=job.longest), job)
             if new:
