@@ -34,8 +34,8 @@ WORLD = SmallWorld(clients=8)
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew, "LATER", 1.0)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crew, "LATER", 30.0)  # a busy machine starts the second worker slowly
 
 
 def played(engine: Engine, rounds: int, *parts: Part) -> Tensor:
