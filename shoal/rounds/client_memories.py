@@ -24,7 +24,7 @@ from shoal.core.files import write_bytes
 from shoal.core.machine import budget as default_budget
 from shoal.core.states import encode_tree
 from shoal.core.tree import Tree
-from shoal.rounds.elsewhere import Away, Block, block_of, here
+from shoal.rounds.elsewhere import Block, block_of, here, saved
 
 # ---- store files ---------------------------------------------------------------------------------
 # Files of clients' memories: written once, never changed, gone when nobody points at them.
@@ -240,7 +240,7 @@ class ClientStore:
         """Memories by client and model, those on disk as where they are; those that are elsewhere
         are then on disk, too."""
         for key, entry in sorted(self._kept.items(), key=lambda item: item[0]):
-            yield key, entry if isinstance(entry, OnDisk) else self._saved(entry)
+            yield key, entry if isinstance(entry, OnDisk) else saved(entry, self._folder)
 
     def items(self) -> Iterator[tuple[Key, Memories]]:
         """The same, read back one after another."""
@@ -293,24 +293,18 @@ class ClientStore:
             if not self._away[block]:
                 del self._away[block]
 
-    def _saved(self, entry: Memories) -> Entry:
-        """An entry as a checkpoint takes it."""
-        away = next((own for own in entry if isinstance(own, Away)), None)
-        if away is None:
-            return entry
-        found = away.block.on_disk(self._folder)[away.row]
-        for part, own in enumerate(entry):
-            found = found.without(part) if own is None else found
-        return found
-
     def _fetch(self) -> None:
         """Where more of what is elsewhere is dead than alive, take over what is alive."""
         if sum(block.count for block in self._away) <= 2 * self._away.total():
             return
-        old = {block for block, alive in self._away.items() if 2 * alive < block.count}
-        for key, entry in list(self._kept.items()):
-            if isinstance(entry, tuple) and block_of(entry) in old:
-                self.put(*key, here(entry))
+        old: dict[Block | None, list[Key]] = {
+            block: [] for block, alive in self._away.items() if 2 * alive < block.count
+        }
+        for key, entry in self._kept.items():
+            if isinstance(entry, tuple) and (block := block_of(entry)) in old:
+                old[block].append(key)
+        for key in [key for keys in old.values() for key in keys]:  # block by block
+            self.put(*key, self.get(*key) or ())
 
     def _spill(self) -> None:
         while self._sizes and self.resident > self.budget // 4:

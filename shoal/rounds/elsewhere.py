@@ -64,6 +64,17 @@ def here(memories: Memories) -> Memories:
     return tuple([own.read() if isinstance(own, Away) else own for own in memories])
 
 
+def saved(memories: Memories, folder: Folder) -> Memories | OnDisk:
+    """A client's memories as a checkpoint takes them: those that are elsewhere are on disk, too."""
+    away = next((own for own in memories if isinstance(own, Away)), None)
+    if away is None:
+        return memories
+    found = away.block.on_disk(folder)[away.row]
+    for part, own in enumerate(memories):
+        found = found.without(part) if own is None else found
+    return found
+
+
 def each_client(memories: Memories) -> list[Memories]:
     """Memories of a stack of clients, client by client, in memory of their own: a view would keep
     the whole stack alive for one client. What is elsewhere stays there."""
