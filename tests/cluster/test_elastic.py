@@ -178,7 +178,7 @@ def test_the_head_is_killed_and_started_again(nodes: Make, tmp_path: Path) -> No
     assert run.returncode == 2 and "Traceback" not in said, said
     played = len(rounds.read_text().splitlines())
     assert played < 200
-    second = nodes(1, join=False, port=int(first.address.rpartition(":")[2]))
+    second = nodes(1, join=False, gcs_server_port=int(first.address.rpartition(":")[2]))
     assert second.address == first.address
     again = shoal("resume", str(tmp_path / "a"))
     assert again.wait(90) == 0, again.communicate()[0]

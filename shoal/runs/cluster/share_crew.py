@@ -57,7 +57,7 @@ class ShareActor:
         return True, memories
 
 
-@dataclass
+@dataclass(eq=False)
 class Copying:
     """A share that is done but for the second copy."""
 
