@@ -78,7 +78,7 @@ def test_a_lost_nodes_memories_are_restored(nodes: Make, engine: Make) -> None:
 
 
 def test_a_node_is_lost_before_its_memories_are_copied(nodes: Make, engine: Make) -> None:
-    """Then its share is done again: the round waits for both copies."""
+    """The round waits for both copies; if there was none yet, the share is done again."""
     cluster = nodes(1)
     lost = cluster.add_node(num_cpus=1)
     made: Ray = engine()
@@ -95,7 +95,7 @@ def test_a_node_is_lost_before_its_memories_are_copied(nodes: Make, engine: Make
     federation, _, there = play(settings, made, 3)
     one, _, here = play(settings, Stacked(), 3)
     assert gone and all(map(torch.equal, here, there))
-    assert any("done again" in note for note in made.notes), list(made.notes)
+    assert any("is gone" in note for note in made.notes), list(made.notes)
     for (key, a), (other, b) in zip(one.store.items(), federation.store.items(), strict=True):
         assert key == other and all(map(torch.equal, a[0], b[0]))
 
