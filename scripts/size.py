@@ -32,6 +32,8 @@ LATER = {
     "exports": """cli/exports.py runs/exports/__init__.py runs/exports/card.py
         runs/exports/formats.py runs/exports/predict.py runs/exports/trained.py""",
     "sweeps on a cluster": "cli/clusters.py runs/sweep/on_ray.py",
+    "clients' memories on the nodes of a cluster": """rounds/elsewhere.py runs/cluster/memories.py
+        runs/cluster/share_crew.py""",
     "explained configs": "config/reference.py",
 }
 

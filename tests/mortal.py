@@ -4,11 +4,14 @@ workers. Each strikes ``times`` times; a file a stroke tells the next one."""
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from shoal.methods.slots import Part
@@ -53,5 +56,9 @@ class Freezing(Striking):
 
 @dataclass(frozen=True, kw_only=True)
 class Greedy(Striking):
+    """It asks for more than the system gives to its process."""
+
     def _strike(self) -> None:
-        raise MemoryError("no room for 3 GiB")
+        has = 4096 * int(Path("/proc/self/statm").read_text().split()[0])
+        resource.setrlimit(resource.RLIMIT_AS, (has + 2**28, resource.RLIM_INFINITY))
+        torch.zeros(2**30)

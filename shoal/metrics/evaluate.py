@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from functools import cache
@@ -32,7 +32,7 @@ _copies: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 def gathered(data: ClientData) -> Tensor | None:
     """``pool.x[rows]``; consecutive rows are a view and cost nothing. None if that is too much."""
     rows, x = data.rows, data.pool.x
-    if _consecutive(rows):
+    if consecutive(rows):
         return x[int(rows[0]) : int(rows[0]) + len(rows)] if len(rows) else x[:0]
     known = _copies.get(rows, None)  # type: ignore[no-untyped-call]
     if known is not None and known[0] is x:
@@ -44,7 +44,7 @@ def gathered(data: ClientData) -> Tensor | None:
     return gathered(data)
 
 
-def _consecutive(rows: Tensor) -> bool:
+def consecutive(rows: Tensor) -> bool:
     """Whether rows are a, a + 1, a + 2 ..."""
     if len(rows) < 2:
         return True
@@ -105,10 +105,33 @@ def batches(data: ClientData, parts: Sequence[slice]) -> Iterator[tuple[slice, B
         yield part, Batch(x, data.labels[part])
 
 
-def evaluate(task: Task, model: Model, data: ClientData) -> Scores:
+class BatchScores(NamedTuple):
+    """What a model makes of the rows of one batch."""
+
+    loss: Tensor
+    hit: Tensor | None
+
+
+# Batches that somebody else puts through a model; None if that would take longer.
+Elsewhere = Callable[[Model, ClientData, Sequence[slice]], Sequence[BatchScores] | None]
+
+
+@torch.inference_mode()
+def passes(
+    task: Task, model: Model, data: ClientData, parts: Sequence[slice]
+) -> Iterator[BatchScores]:
+    learnt = learnt_of(task)
+    for _, batch in batches(data, parts):
+        outputs = task.forward(model.theta, batch, model.stats, False)
+        yield BatchScores(task.row_losses(outputs, batch), hits(learnt, outputs.logits, batch.y))
+
+
+def evaluate(
+    task: Task, model: Model, data: ClientData, elsewhere: Elsewhere | None = None
+) -> Scores:
     """Scores of ``model`` on ``data``, batch by batch; rows weigh as ``data.weight`` says."""
     loss = correct = total = 0.0
-    for part in _on_all_cores(task, model, data):  # in their order, whoever ran them
+    for part in _on_all_cores(task, model, data, elsewhere):  # in their order, whoever ran them
         loss, correct, total = loss + part.loss, correct + part.correct, total + part.weight
     if total == 0.0:
         return Scores(None, float("nan"))
@@ -123,12 +146,17 @@ class _Sums(NamedTuple):
     weight: float
 
 
-def _on_all_cores(task: Task, model: Model, data: ClientData) -> list[_Sums]:
+def _on_all_cores(
+    task: Task, model: Model, data: ClientData, elsewhere: Elsewhere | None
+) -> list[_Sums]:
     """The sums of every batch, in their order, by as many threads as there are cores.
 
     A module's tensors are exchanged while it runs, so every further thread has a task of its own.
     """
     parts = slices(task, data)
+    far = None if elsewhere is None else elsewhere(model, data, parts)
+    if far is not None:
+        return _summed(task, data, parts, far)
     threads = min(cores(), len(parts))
     several = threads > 1 and torch.get_num_threads() == 1 and data.rows.device.type == "cpu"
     if not several or not isinstance(task, ModuleTask):
@@ -162,25 +190,30 @@ def _threads(process: int, count: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(count, "evaluate", lambda: torch.set_num_threads(1))
 
 
-@torch.inference_mode()
 def _sums(task: Task, model: Model, data: ClientData, parts: Sequence[slice]) -> list[_Sums]:
+    return _summed(task, data, parts, passes(task, model, data, parts))
+
+
+@torch.inference_mode()
+def _summed(
+    task: Task, data: ClientData, parts: Sequence[slice], passed: Iterable[BatchScores]
+) -> list[_Sums]:
     found, learnt = [], learnt_of(task)
-    for part, batch in batches(data, parts):
-        weight = _weight(data, part, batch, learnt.ignored)
-        outputs = task.forward(model.theta, batch, model.stats, False)
-        loss = float((task.row_losses(outputs, batch) * weight).sum(dtype=torch.float64))
-        right = hits(learnt, outputs.logits, batch.y)
+    for part, (losses, right) in zip(parts, passed, strict=True):
+        weight = _weight(data, part, learnt.ignored)
+        loss = float((losses * weight).sum(dtype=torch.float64))
         correct = 0.0 if right is None else float((right * weight).sum(dtype=torch.float64))
         found.append(_Sums(loss, correct, float(weight.sum(dtype=torch.float64))))
     return found
 
 
-def _weight(data: ClientData, part: slice, batch: Batch, ignored: int | None) -> Tensor:
+def _weight(data: ClientData, part: slice, ignored: int | None) -> Tensor:
+    y = data.labels[part]
     if data.weight is not None:
         weight = data.weight[part]
     else:
-        weight = torch.ones(len(batch.y), dtype=torch.float32, device=batch.x.device)
-    return weighed(ignored, batch.y, weight)
+        weight = torch.ones(len(y), dtype=torch.float32, device=data.pool.x.device)
+    return weighed(ignored, y, weight)
 
 
 def mean_scores(scores: list[Scores]) -> Scores:
@@ -282,14 +315,13 @@ class RowScores(NamedTuple):
 
 
 @torch.inference_mode()
-def row_scores(task: Task, model: Model, data: ClientData) -> RowScores:
-    right, losses, learnt = [], [], learnt_of(task)
-    for _, batch in batches(data, slices(task, data)):
-        found = task.forward(model.theta, batch, model.stats, False)
-        losses.append(task.row_losses(found, batch))
-        one = hits(learnt, found.logits, batch.y)
-        if one is not None:
-            right.append(one)
+def row_scores(
+    task: Task, model: Model, data: ClientData, elsewhere: Elsewhere | None = None
+) -> RowScores:
+    learnt, parts = learnt_of(task), slices(task, data)
+    far = None if elsewhere is None else elsewhere(model, data, parts)
+    found = list(passes(task, model, data, parts) if far is None else far)
+    losses, right = [one.loss for one in found], [one.hit for one in found if one.hit is not None]
     loss = torch.cat(losses).double()
     weight = torch.ones_like(loss) if data.weight is None else data.weight.double()
     weight = weighed(learnt.ignored, data.labels, weight)
@@ -316,31 +348,35 @@ def over(scores: RowScores, rows: Tensor | slice) -> Scores:
     return Scores(float((scores.hit[rows] * weight).sum()) / total, loss)
 
 
-def evaluate_sets(task: Task, model: Model, sets: Mapping[str, ClientData]) -> dict[str, Scores]:
+def evaluate_sets(
+    task: Task, model: Model, sets: Mapping[str, ClientData], elsewhere: Elsewhere | None = None
+) -> dict[str, Scores]:
     """Scores of every set. Rows that several sets share, with the same label, are run once.
 
     Sets that do not point into one pool, or whose rows have weights, are run one by one.
     """
     found = list(sets.values())
     if len(found) < 2 or not _alike(found):
-        return {name: evaluate(task, model, data) for name, data in sets.items()}
+        return {name: evaluate(task, model, data, elsewhere) for name, data in sets.items()}
     rows, labels = torch.cat([d.rows for d in found]), torch.cat([d.labels for d in found])
     most = int(labels.max()) + 1 if len(labels) else 1
     pairs, place = torch.unique(rows * most + labels, return_inverse=True)
     union = ClientData(found[0].pool, pairs // most, pairs % most, float(len(pairs)))
-    scores = row_scores(task, model, union)
+    scores = row_scores(task, model, union, elsewhere)
     parts = torch.split(place, [len(d) for d in found])
     return {name: over(scores, part) for name, part in zip(sets, parts, strict=True)}
 
 
-def evaluate_each(task: Task, model: Model, data: Sequence[ClientData]) -> list[Scores]:
+def evaluate_each(
+    task: Task, model: Model, data: Sequence[ClientData], elsewhere: Elsewhere | None = None
+) -> list[Scores]:
     """Scores of one model on every member's data, in one pass over all rows."""
     if not data:
         return []
     alone = learnt_of(task).ignored is not None  # rows count as much as there is in them
     if alone or any(d.pool is not data[0].pool or d.weight is not None for d in data):
-        return [evaluate(task, model, d) for d in data]
-    scores, sizes = row_scores(task, model, united(data)), [len(d) for d in data]
+        return [evaluate(task, model, d, elsewhere) for d in data]
+    scores, sizes = row_scores(task, model, united(data), elsewhere), [len(d) for d in data]
     losses = _rows_sums(scores.loss, sizes)
     hits = _rows_sums(scores.hit, sizes) if len(scores.hit) else [None] * len(sizes)
     return [
@@ -359,7 +395,12 @@ def _rows_sums(values: Tensor, sizes: Sequence[int]) -> list[float]:
 
 
 @torch.inference_mode()
-def evaluate_own(task: Task, models: Sequence[Model], data: Sequence[ClientData]) -> list[Scores]:
+def evaluate_own(
+    task: Task,
+    models: Sequence[Model],
+    data: Sequence[ClientData],
+    elsewhere: Elsewhere | None = None,
+) -> list[Scores]:
     """Scores of every member's own model on its own data.
 
     Members that have one and the same model (those of a bank) are run in one pass; models of
@@ -372,7 +413,7 @@ def evaluate_own(task: Task, models: Sequence[Model], data: Sequence[ClientData]
         if len(same) == 1:
             own.setdefault(len(models[same[0]].theta), []).append(same[0])
             continue
-        found = evaluate_each(task, models[same[0]], [data[i] for i in same])
+        found = evaluate_each(task, models[same[0]], [data[i] for i in same], elsewhere)
         out |= dict(zip(same, found, strict=True))
     for alike in own.values():
         mine, rows = [models[i] for i in alike], [data[i] for i in alike]

@@ -8,5 +8,6 @@
 - orders           what goes down to whom, and the bytes of what goes down and up
 - uploads          which uploads count, and their running sums
 - client_memories  what clients keep between rounds, in RAM or on disk
+- elsewhere        memories that stay where clients were trained
 - evaluate         which model predicts for whom, on which rows
 """

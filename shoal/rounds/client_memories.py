@@ -24,6 +24,7 @@ from shoal.core.files import write_bytes
 from shoal.core.machine import budget as default_budget
 from shoal.core.states import encode_tree
 from shoal.core.tree import Tree
+from shoal.rounds.elsewhere import Block, block_of, here, saved
 
 # ---- store files ---------------------------------------------------------------------------------
 # Files of clients' memories: written once, never changed, gone when nobody points at them.
@@ -170,8 +171,9 @@ class ClientStore:
     At most half of ``budget`` bytes stays in RAM (:mod:`shoal.core.machine`); then the memories
     that were written longest ago go to files in ``folder`` (a temporary one unless given) of an
     eighth of the budget, 64 MiB at most, until a quarter is left. Reading one back leaves it on
-    disk, and a file with more dead than live bytes is written anew. What is read is what was put,
-    bit for bit.
+    disk, and a file with more dead than live bytes is written anew. What an engine keeps elsewhere
+    (:class:`~shoal.rounds.elsewhere.Away`) counts for nothing of that. What is read is what was
+    put, bit for bit.
 
     >>> store = ClientStore()
     >>> store.put(3, 0, ((),))
@@ -185,8 +187,14 @@ class ClientStore:
         self._kept: dict[Key, Entry] = {}
         self._sizes: dict[Key, int] = {}  # of those in RAM, the one put longest ago first
         self.resident = 0  # their sum
+        self._away: Counter[Block] = Counter()  # how many clients' memories are in it
 
     def get(self, client: int, model: int) -> Memories | None:
+        found = self.lend(client, model)
+        return None if found is None else here(found)
+
+    def lend(self, client: int, model: int) -> Memories | None:
+        """The same, for an engine that reads what is elsewhere itself."""
         entry = self._kept.get((client, model))
         return entry.load() if isinstance(entry, OnDisk) else entry
 
@@ -195,9 +203,7 @@ class ClientStore:
             return
         key = (client, model)
         self._leave(key)
-        self._kept[key] = memories
-        self._sizes[key] = tree.nbytes(memories)
-        self.resident += self._sizes[key]
+        self._keep(key, memories)
         if self.resident > self.budget // 2:
             self._spill()
 
@@ -217,7 +223,12 @@ class ClientStore:
             if isinstance(entry, OnDisk):
                 self._kept[key] = entry.without(index)
                 continue
-            self._kept[key] = kept = (*entry[:index], None, *entry[index + 1 :])
+            kept = (*entry[:index], None, *entry[index + 1 :])
+            if key not in self._sizes:  # elsewhere
+                self._leave(key)
+                self._keep(key, kept)
+                continue
+            self._kept[key] = kept
             self.resident += tree.nbytes(kept) - self._sizes[key]
             self._sizes[key] = tree.nbytes(kept)
 
@@ -228,20 +239,23 @@ class ClientStore:
             del self._kept[key]
 
     def entries(self) -> Iterator[tuple[Key, Entry]]:
-        """Memories by client and model, those on disk as where they are."""
-        yield from sorted(self._kept.items(), key=lambda item: item[0])
+        """Memories by client and model, those on disk as where they are; those that are elsewhere
+        are then on disk, too."""
+        for key, entry in sorted(self._kept.items(), key=lambda item: item[0]):
+            yield key, entry if isinstance(entry, OnDisk) else saved(entry, self._folder)
 
     def items(self) -> Iterator[tuple[Key, Memories]]:
         """The same, read back one after another."""
-        for key, entry in self.entries():
-            yield key, entry.load() if isinstance(entry, OnDisk) else entry
+        for key in sorted(self._kept):
+            yield key, self.get(*key) or ()
 
     def copy(self) -> ClientStore:
         """The same memories; later changes to one store leave the other as it was."""
         other = ClientStore(budget=self.budget)
         other._folder = self._folder
         other._kept, other._sizes = dict(self._kept), dict(self._sizes)
-        other.resident = self.resident
+        other.resident, other._away = self.resident, self._away.copy()
+        other._fetch()
         return other
 
     def use_folder(self, folder: Path) -> None:
@@ -250,8 +264,9 @@ class ClientStore:
 
     def nbytes(self) -> int:
         """Of all memories, in RAM or not."""
-        spilled = (e.form.nbytes for e in self._kept.values() if isinstance(e, OnDisk))
-        return self.resident + sum(spilled)
+        others = (entry for key, entry in self._kept.items() if key not in self._sizes)
+        sizes = (e.form.nbytes if isinstance(e, OnDisk) else tree.nbytes(e) for e in others)
+        return self.resident + sum(sizes)
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -261,9 +276,37 @@ class ClientStore:
     def _file_bytes(self) -> int:
         return min(self.budget // 8, MOST)
 
+    def _keep(self, key: Key, memories: Memories) -> None:
+        """In RAM, or elsewhere if they are there."""
+        self._kept[key] = memories
+        if (block := block_of(memories)) is not None:
+            self._away[block] += 1
+            return
+        self._sizes[key] = tree.nbytes(memories)
+        self.resident += self._sizes[key]
+
     def _leave(self, key: Key) -> None:
-        """The memories of ``key`` are not in RAM any more."""
+        """The memories of ``key`` are not in RAM any more, or not elsewhere."""
         self.resident -= self._sizes.pop(key, 0)
+        entry = self._kept.get(key) if self._away else None
+        block = block_of(entry) if isinstance(entry, tuple) else None
+        if block is not None:
+            self._away[block] -= 1
+            if not self._away[block]:
+                del self._away[block]
+
+    def _fetch(self) -> None:
+        """Where more of what is elsewhere is dead than alive, take over what is alive."""
+        if sum(block.count for block in self._away) <= 2 * self._away.total():
+            return
+        old: dict[Block | None, list[Key]] = {
+            block: [] for block, alive in self._away.items() if 2 * alive < block.count
+        }
+        for key, entry in self._kept.items():
+            if isinstance(entry, tuple) and (block := block_of(entry)) in old:
+                old[block].append(key)
+        for key in [key for keys in old.values() for key in keys]:  # block by block
+            self.put(*key, self.get(*key) or ())
 
     def _spill(self) -> None:
         while self._sizes and self.resident > self.budget // 4:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from shoal.core import tree
@@ -15,6 +16,7 @@ from shoal.engines.api import Engine
 from shoal.engines.client_round import ClientProgram
 from shoal.engines.loop import Loop
 from shoal.metrics.evaluate import (
+    Elsewhere,
     Scores,
     evaluate_each,
     evaluate_own,
@@ -39,6 +41,12 @@ from shoal.worlds.world import Composed
 # the set of a world's tests that a word of ``evaluate.rows`` names
 SETS = {"test_present": "active", "test_all": "global"}
 BLOCK = 256  # members whose models are held at once
+
+
+def elsewhere(engine: Engine | None, settings: Settings) -> Elsewhere | None:
+    """How an engine with workers puts rows through a model; None if it has none."""
+    passes = getattr(engine, "passes", None)
+    return None if passes is None else partial(passes, settings.program)
 
 
 def served(
@@ -106,7 +114,8 @@ def scored(
     alone = rows in OF_MEMBERS
     by_task = rows == "test_by_task" and any(name.startswith("task ") for name in wanted)
     sets = wanted if alone or by_task else {**wanted, "main": main_set}  # no others are read
-    found = evaluate_sets(settings.task, model, sets)
+    far = elsewhere(engine, settings)
+    found = evaluate_sets(settings.task, model, sets, far)
     tasks = {name: s for name, s in found.items() if name.startswith("task ")}
     record: dict[str, Any] = {}
     if alone:
@@ -123,7 +132,7 @@ def scored(
     record["tasks"] = {name: score.accuracy for name, score in tasks.items()}
     ahead = {name: data for name, data in wanted.items() if name.startswith("ahead ")}
     if ahead:
-        before = evaluate_sets(settings.task, federation.initial, ahead)
+        before = evaluate_sets(settings.task, federation.initial, ahead, far)
         record["ahead"] = {
             f"task {name.split()[1]}": _ahead(found[name], before[name]) for name in ahead
         }
@@ -178,7 +187,7 @@ def _of_members(
     general = served(federation, settings, moment, None, engine)
     plain: list[Scores] = []
     if settings.method.only("model_for") is None or rows == BOTH_MODELS:
-        plain = evaluate_each(settings.task, general, data)
+        plain = evaluate_each(settings.task, general, data, elsewhere(engine, settings))
     own = plain
     if settings.method.only("model_for") is not None:
         own = own_scores(federation, settings, moment, engine, members, data)
@@ -202,7 +211,8 @@ def own_scores(
     for begin in range(0, len(members), BLOCK):
         some = slice(begin, begin + BLOCK)
         models = served_each(federation, settings, moment, members[some], engine)
-        found += evaluate_own(settings.task, models, data[some])
+        far = elsewhere(engine, settings)
+        found += evaluate_own(settings.task, models, data[some], far)
     return found
 
 

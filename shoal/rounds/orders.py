@@ -19,6 +19,7 @@ from shoal.core.world_protocol import Drifting, Moment, World, called, gathered
 from shoal.engines.api import Member, Order, Results
 from shoal.engines.client_round import ClientProgram
 from shoal.engines.loop import rows_an_epoch, steps_an_epoch
+from shoal.rounds.elsewhere import here
 from shoal.rounds.state import Federation, Round, Settings
 
 if TYPE_CHECKING:
@@ -144,7 +145,9 @@ def make_member(round: Round, job: Job) -> Member:
     """A client's data and memories for this round."""
     settings, now = round.settings, round.moment.round
     client, world, cap = job.client, settings.world, settings.cap(job.client)
-    memories = round.federation.store.get(client, job.model)
+    memories = round.federation.store.lend(client, job.model)
+    if memories is not None and not getattr(round.engine, "keeps_memories", False):
+        memories = here(memories)
     if settings.clients_are_remote:  # the store holds numbers; the client has the memories
         return Member(client, world.train(client, now), None, memories, cap)
     if round.federation.endings:
@@ -182,6 +185,7 @@ def _caught_up(
     seen = federation.ended.get(key, 0) if memories is not None else latest
     if memories is not None and latest > seen:
         model, initial = federation.models[job.model], federation.initial.theta
+        memories = here(memories)
         new = catch_up(settings.program, memories, mine, seen, model, initial)
         if new is not memories:
             # kept at once: the upload that follows may be rejected, a question brings none
@@ -214,6 +218,7 @@ def with_memories(
 ) -> ClientData:
     """A client's rows with those that its memories bring (replay)."""
     if memories is not None and program.method.fills("data"):
+        memories = here(memories)
         for part, memory in zip(program.method.parts, memories, strict=True):
             if part.fills("data"):
                 train = part.data(memory, train)

@@ -18,6 +18,7 @@ from shoal.engines.api import Engine
 from shoal.methods.slots import Part
 from shoal.methods.view import ServerView
 from shoal.rounds.cohort import cohort_of
+from shoal.rounds.elsewhere import each_client
 from shoal.rounds.orders import Spent, bytes_up, make_order, sent_down
 from shoal.rounds.state import Federation, Round, Settings
 from shoal.rounds.uploads import UploadSums
@@ -307,8 +308,7 @@ def _train_model(round: Round, k: int, jobs: Sequence[Job], report: RoundReport)
         report.rejected += rejected
         total.add(results, keep, norms, settings.uniform)
         if tree.leaves(results.memories):
-            # copies, not views: a view would keep the whole chunk alive for one client
-            rows = tree.unstack(results.memories)
+            rows = each_client(results.memories)
             memories += [(results.clients[row], rows[row]) for row in keep]
         report.bytes_up += bytes_up(settings, results)
     down = sent_down(round, k, order, report.probing)

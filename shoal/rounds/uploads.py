@@ -98,12 +98,14 @@ class Guard:
 def _finite_rows(results: Results) -> list[bool]:
     """Whether payloads, statistics and memories of each row are finite (deltas: by their norm)."""
     rows = len(results.clients)
+    if results.counted:
+        return [True] * rows  # an engine counts finite uploads only
     others: list[Tensor] = tree.leaves((results.payloads, results.memories))
     if results.stats.numel():
         others.append(results.stats)
     floating = [leaf for leaf in others if leaf.is_floating_point()]
-    if results.counted or all_finite(tuple(floating)):
-        return [True] * rows  # an engine counts finite uploads only
+    if all_finite(tuple(floating)):
+        return [True] * rows
     fine = torch.ones(rows, dtype=torch.bool)
     for leaf in floating:
         if leaf.numel():

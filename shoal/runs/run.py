@@ -7,7 +7,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
@@ -230,7 +230,10 @@ class DurableRun:
                 diverged.note(self.where.path, error.round, sentence)
             raise RoundFailedError(sentence, error.round, error.diverged) from None
         except LostMachinesError as error:
-            self._checkpoint()
+            with suppress(
+                LostMachinesError
+            ):  # with the memories: then the checkpoint before counts
+                self._checkpoint()
             raise UserError(
                 f"{error}; go on, also on another cluster (--set ray.address=...) or on this "
                 f"machine alone (--engine auto), with: shoal resume {self.where.path}"

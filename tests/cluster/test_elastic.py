@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -36,8 +37,8 @@ WORLD = SmallWorld(clients=8)
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew, "LATER", 1.0)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crew, "LATER", 30.0)  # a busy machine starts the second worker slowly
 
 
 def played(engine: Engine, rounds: int, *parts: Part) -> Tensor:
@@ -175,6 +176,37 @@ def test_the_head_is_gone_and_the_run_goes_on_elsewhere(
     again = shoal("resume", str(tmp_path / "a"), "--set", f"ray.address={second.address}",
                   "--set", "ray.workers=2")  # fmt: skip
     assert again.wait(60) == 0, again.communicate()[0]
+    alone = config.read_text().replace("ray: {", "# ray: {").replace("engine: ray", "engine: auto")
+    config.write_text(alone)
+    assert shoal("run", str(config), "-o", str(tmp_path / "b")).wait(60) == 0
+    models = [(tmp_path / name / "model.safetensors").read_bytes() for name in "ab"]
+    assert models[0] == models[1]
+
+
+@pytest.mark.timeout(240)
+def test_the_head_is_killed_and_started_again(nodes: Make, tmp_path: Path) -> None:
+    """At the same address: the run goes on without another word."""
+    first = nodes(1, join=False)
+    config = tmp_path / "config.yaml"
+    config.write_text(CONFIG % (200, first.address))
+    run, rounds = shoal("run", str(config), "-o", str(tmp_path / "a")), tmp_path / "a/rounds.jsonl"
+    until = time.monotonic() + 60
+    while not (rounds.exists() and len(rounds.read_text().splitlines()) > 3):
+        assert time.monotonic() < until and run.poll() is None, run.communicate()[0]
+        time.sleep(0.1)
+    for processes in first.head_node.all_processes.values():
+        for one in processes:
+            os.kill(one.process.pid, signal.SIGKILL)
+    said, _ = run.communicate(timeout=40)
+    assert run.returncode == 2 and "Traceback" not in said, said
+    played = len(rounds.read_text().splitlines())
+    assert played < 200
+    second = nodes(1, join=False, gcs_server_port=int(first.address.rpartition(":")[2]))
+    assert second.address == first.address
+    again = shoal("resume", str(tmp_path / "a"))
+    assert again.wait(90) == 0, again.communicate()[0]
+    numbers = [json.loads(line)["round"] for line in rounds.read_text().splitlines()]
+    assert numbers == list(range(200))
     alone = config.read_text().replace("ray: {", "# ray: {").replace("engine: ray", "engine: auto")
     config.write_text(alone)
     assert shoal("run", str(config), "-o", str(tmp_path / "b")).wait(60) == 0

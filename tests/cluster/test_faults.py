@@ -107,8 +107,18 @@ def test_a_share_raises(two: Any, engine: Make, tmp_path: Path) -> None:
 
 
 def test_a_worker_runs_out_of_memory(two: Any, engine: Make, tmp_path: Path) -> None:
+    made: Ray = engine(workers=2)
     part = Greedy(folder=str(tmp_path), parent=os.getpid())
-    with pytest.raises(LostMachinesError, match=r"a worker ran out of memory.*ray\.memory"):
+    _, _, found = play(settings_of(part), made, 2)
+    assert torch.equal(found[-1], undisturbed(2, Loop()))
+    told = [note for note in made.notes if "ran out of memory" in note]
+    assert told and "round 0" in told[0] and "client" in told[0], list(made.notes)
+
+
+def test_work_for_which_no_worker_has_the_memory(two: Any, engine: Make, tmp_path: Path) -> None:
+    part = Greedy(folder=str(tmp_path), times=10**6, parent=os.getpid())
+    told = r"3 workers of engine ray were lost .*ran out of memory.*ray\.memory"
+    with pytest.raises(UserError, match=told):
         play(settings_of(part), engine(workers=2), 1)
 
 

@@ -5,6 +5,8 @@
 - work      what a worker does with a share and sends back
 - dispatch  who does which share; deaths and stragglers
 - crew      actors: placed, watched, replaced, let go
+- share_crew  workers of the engine: shares near memories, and a second copy of what is new
+- memories  clients' memories on two nodes each, or on the driver's disk
 - connect   where the cluster is, and a sentence when nobody answers
 - ray       the engine
 """

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 from uuid import uuid4
 
-import torch
-
 from shoal.core.errors import LostMachinesError, UserError
 from shoal.runs.cluster.connect import Cluster, Connection, answers
 from shoal.runs.cluster.dispatch import Died
-from shoal.runs.cluster.work import ShareAnswer, ShareJob, ShareWork
 
 LOOK = 1.0  # seconds between two looks at the cluster
 PULSE = 3.0  # seconds between two questions whether a worker is alive
@@ -29,7 +25,8 @@ FAILED = 3  # workers that did not start, one after another
 
 T = TypeVar("T")  # what an actor answers
 Method = TypeVar("Method", bound=Callable[..., object])
-Start = Callable[[Any], Any]  # an actor -> the reference of its answer
+# an actor -> the reference of its answer, or that and the one of what stays on its node
+Start = Callable[[Any], Any]
 
 
 def in_group(name: str) -> Callable[[Method], Method]:
@@ -44,29 +41,6 @@ def in_group(name: str) -> Callable[[Method], Method]:
     return noted
 
 
-class ShareActor:
-    """A worker on the cluster."""
-
-    def __init__(self, path: list[str], threads: int) -> None:
-        # modules that the driver could import, where this machine has them at the same place
-        sys.path += [folder for folder in path if folder not in sys.path]
-        import ray
-        import ray.cloudpickle
-
-        torch.set_num_threads(1)
-        self._node = ray.get_runtime_context().get_node_id()
-        self._work = ShareWork(threads, ray.get, ray.cloudpickle.loads)
-
-    @in_group("pulse")
-    def pulse(self) -> tuple[str, str]:
-        """Answered beside the work: whoever does not is frozen."""
-        return self._node, f"{os.uname().nodename}, process {os.getpid()}"
-
-    def run(self, job: ShareJob, frame: Any, program: list[Any]) -> ShareAnswer:
-        """One share. What many of them need comes by reference."""
-        return self._work.answer(job, frame, program[0])
-
-
 @dataclass
 class Hand:
     """An actor; ``place`` is empty until it has said where it is."""
@@ -79,6 +53,7 @@ class Hand:
     place: str = ""
     task: tuple[int, int] | None = None  # of which order, which share
     answer: Any = None
+    stays: Any = None
     began: float = 0.0
     leaves: bool = False  # its node is drained: it gets no other share
 
@@ -92,7 +67,7 @@ class ActorCrew(Generic[T]):
         connection: Connection,
         cluster: Cluster,
         note: Callable[[str], None],
-        kind: type = ShareActor,
+        kind: type,
         least: float = LEAST,
     ) -> None:
         self._ray, self._head, self._cluster = connection.ray, connection.head, cluster
@@ -102,12 +77,13 @@ class ActorCrew(Generic[T]):
             memory=cluster.memory,
             # its own restarts would repeat a call behind our back; a share is given out again here
             max_restarts=0,
-            concurrency_groups={"pulse": 1},
+            concurrency_groups={"pulse": 1, "keep": 1},
         )(kind)
         self._family, self._made, self._failed = uuid4().hex[:6], 0, 0
         self.start: Callable[[int], Start] = lambda index: lambda actor: None
         self.hands: list[Hand] = []
         self._short = False  # fewer are there than were asked for
+        self.nodes: set[str] = set()  # that are there and do not leave
         self.worked = 0.0  # seconds that answered shares took, all together
         self._order = 0
         self._longest = self._looked = 0.0
@@ -210,6 +186,7 @@ class ActorCrew(Generic[T]):
     def _place(self, now: float) -> None:
         """As many actors as there is room for; those that wait tell an autoscaler so."""
         leaving = self._leaving()
+        self.nodes = {node["NodeID"] for node in self._ray.nodes() if node["Alive"]} - leaving
         for hand in self.hands:
             hand.leaves = hand.node in leaving
         for hand in [h for h in self.hands if h.leaves and h.task is None]:
@@ -252,35 +229,57 @@ class ActorCrew(Generic[T]):
 
     # ---- the crew of a dispatch ----
     def idle(self) -> bool:
-        return bool(self._free())
+        return bool(self.free())
 
-    def _free(self) -> list[Hand]:
+    def free(self) -> list[Hand]:
         return [hand for hand in self.ready if hand.task is None and not hand.leaves]
 
+    def choose(self, shares: Sequence[int]) -> int:
+        return shares[0]
+
+    def best(self, idle: Sequence[Hand], index: int) -> Hand:
+        """Who of them does this share."""
+        return idle[0]
+
     def give(self, index: int) -> None:
-        hand = self._free()[0]
+        hand = self.best(self.free(), index)
         hand.task, hand.began = (self._order, index), time.monotonic()
-        hand.answer = self.start(index)(hand.actor)
+        found = self.start(index)(hand.actor)
+        hand.answer, hand.stays = found if isinstance(found, list) else (found, None)
 
     def wait(self, block: bool) -> Iterator[tuple[int, T | Died]]:
-        busy = {hand.answer: hand for hand in self.hands if hand.task is not None}
-        if not busy:
+        busy, late = {h.answer: h for h in self.hands if h.task is not None}, self.awaited()
+        if not busy and not late:
             time.sleep(0.05 if block else 0)
             return
-        done, _ = self._ray.wait(list(busy), timeout=LOOK if block else 0)
+        done, _ = self._ray.wait([*busy, *late], timeout=LOOK if block else 0)
         now = time.monotonic()
-        for hand in [busy[answer] for answer in done]:
+        for hand in [busy[answer] for answer in done if answer in busy]:
             yield from self._took(hand, now)
+        yield from self.came(now)
         for hand in [h for h in busy.values() if h.task is not None]:
             if hand.pulse is not None and now - hand.heard > HUNG + PULSE:
                 yield from self._lost(hand, f"at {hand.place} froze for {HUNG:.0f} seconds")
             elif now - hand.began > max(self._least, OVERDUE * self._longest):
                 yield from self._lost(hand, f"at {hand.place} took {now - hand.began:.0f} seconds")
 
+    def awaited(self) -> list[Any]:
+        """What else is waited for."""
+        return []
+
+    def came(self, now: float) -> Iterator[tuple[int, T | Died]]:
+        """Shares that are done with that."""
+        yield from ()
+
+    def answered(self, hand: Hand, index: int, answer: T) -> Iterator[tuple[int, T | Died]]:
+        """A share's answer is here; ``hand`` is free again."""
+        yield index, answer
+
     def _took(self, hand: Hand, now: float) -> Iterator[tuple[int, T | Died]]:
+        lost = self._ray.exceptions
         try:
             answer: T = self._ray.get(hand.answer)
-        except (self._ray.exceptions.RayActorError, self._ray.exceptions.ObjectLostError) as error:
+        except (lost.RayActorError, lost.ObjectLostError, lost.OutOfMemoryError) as error:
             text = str(error)
             machine = "node has died" in text or "node was" in text or "node is" in text
             yield from self._lost(hand, f"at {hand.place} is gone ({_last(error)})", machine)
@@ -291,7 +290,7 @@ class ActorCrew(Generic[T]):
         hand.task = hand.answer = None
         hand.heard = now
         if order == self._order:
-            yield index, answer
+            yield from self.answered(hand, index, answer)
 
     def _lost(self, hand: Hand, how: str, machine: bool = False) -> Iterator[tuple[int, Died]]:
         order, index = hand.task or (0, 0)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol, TypeVar
 
 from shoal.core.errors import UserError
@@ -36,6 +37,9 @@ class Crew(Protocol[T]):
         """Look after the workers: replace those that are gone, or say that nobody is left."""
 
     def idle(self) -> bool: ...
+
+    def choose(self, shares: Sequence[int]) -> int:
+        """Which of these is best for somebody who is idle."""
 
     def give(self, index: int) -> None:
         """Hand share ``index`` to an idle worker."""
@@ -73,7 +77,7 @@ class Dispatch:
     ) -> None:
         self.count, self.window, self.who, self.say, self.clock = count, window, who, say, clock
         self.once, self.give_up = once, give_up
-        self._given = self._turn = 0
+        self._left, self._turn = dict.fromkeys(range(count)), 0  # shares, in their order
         self._again: deque[int] = deque()
         self._out: Counter[int] = Counter()  # how many workers are at a share
         self._began: dict[int, float] = {}
@@ -85,7 +89,7 @@ class Dispatch:
         try:
             while self._turn < self.count:
                 crew.tend()
-                while crew.idle() and (index := self._next()) is not None:
+                while crew.idle() and (index := self._next(crew)) is not None:
                     self._began.setdefault(index, self.clock())
                     self._out[index] += 1
                     crew.give(index)
@@ -98,17 +102,20 @@ class Dispatch:
             if self._turn < self.count:
                 crew.abandon()
 
-    def _next(self) -> int | None:
+    def _next(self, crew: Crew[T]) -> int | None:
         """A share for somebody who is free."""
         if self._again:
             return self._again.popleft()
-        if self._given < min(self.count, self._turn + self.window):
-            self._given += 1
-            return self._given - 1
-        return self._straggler()
+        near = [index for index in islice(self._left, self.window)
+                if index < self._turn + self.window]  # fmt: skip
+        if not near:
+            return self._straggler()
+        index = crew.choose(near)
+        del self._left[index]
+        return index
 
     def _straggler(self) -> int | None:
-        if self.once or self._given < self.count or not self._slowest:
+        if self.once or self._left or not self._slowest:
             return None
         due = self.clock() - max(SOONEST, STRAGGLER * self._slowest)
         late = [i for i, n in self._out.items() if n == 1 and self._began[i] < due]

@@ -9,8 +9,12 @@ from __future__ import annotations
 import copyreg
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
 from importlib import import_module
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -21,13 +25,18 @@ from shoal.core.machine import cores
 from shoal.core.notes import Notes
 from shoal.core.own_code import travels
 from shoal.core.tree import Tree
+from shoal.core.types import ClientData, Model
 from shoal.engines.api import Order, Results, SumTree
 from shoal.engines.client_round import ClientProgram
 from shoal.engines.stacked.embeddings import at_once
 from shoal.engines.stacked.engine import Stacked, in_one_pool
+from shoal.engines.stacked.plan import REUSE
+from shoal.metrics.evaluate import BatchScores, consecutive
+from shoal.rounds.elsewhere import here
 from shoal.runs.cluster.connect import Cluster, answers, connected
-from shoal.runs.cluster.crew import ActorCrew
 from shoal.runs.cluster.dispatch import Dispatch
+from shoal.runs.cluster.memories import Keeper, at_home, lent, standing_for
+from shoal.runs.cluster.share_crew import Homes, ShareCrew
 from shoal.runs.cluster.shares import (
     Question,
     Share,
@@ -35,6 +44,7 @@ from shoal.runs.cluster.shares import (
     named_clients,
     part_of,
     question_of,
+    runs,
     shares_of,
 )
 from shoal.runs.cluster.travel import (
@@ -44,11 +54,13 @@ from shoal.runs.cluster.travel import (
     frame_of,
     own_sums,
     packed,
+    packed_rows,
     received,
     travelling,
 )
-from shoal.runs.cluster.work import ShareAnswer, ShareJob
+from shoal.runs.cluster.work import ScoreJob, ShareAnswer, ShareJob
 
+SPREAD = 10**9  # multiply-adds of an evaluation that is worth a few messages
 WINDOW = 16  # shares a worker that may be out or wait for their turn
 
 
@@ -56,6 +68,7 @@ class Ray:
     """See the module."""
 
     name = "ray"
+    keeps_memories = True  # on the nodes, so orders may bring what stands for them
 
     def __init__(self, cluster: Cluster | None = None) -> None:
         self.cluster, self.notes = cluster or Cluster(), Notes()
@@ -67,9 +80,11 @@ class Ray:
         self._plans = Stacked(threads=1)  # plans orders, and answers what is not worth sending
         self._plans.notes = self.notes
         self._shelf = Shelf(self._ray.put)
+        lost = (self._ray.exceptions.RayError, ConnectionError)  # that is what Ray's client raises
+        self._keeper = Keeper(self._ray.get, lost, self._reachable)
         self._programs: list[tuple[ClientProgram, Any]] = []
         self._paces: dict[int, float] = {}  # of programs, in the last round: how small shares are
-        self._crew: ActorCrew[ShareAnswer] | None = None
+        self._crew: ShareCrew | None = None
 
     def train(self, order: Order) -> Iterator[Results]:
         if not order.members:
@@ -80,7 +95,8 @@ class Ray:
         if plan is not None:
             self.notes.detail(*plan.why)
         group = at_once(order) if compact else 1
-        number, worked = self._program(order.program)[0], self.crew.worked
+        with self._asking():
+            number, worked = self._program(order.program)[0], self.crew.worked
         pace = self._paces.get(number, math.inf)
         shares = shares_of(order, plan, self.crew.size, group, pace)
         sums = SumTree(len(plan.spans)) if plan is not None else None
@@ -89,7 +105,11 @@ class Ray:
             if sums is not None:
                 for branch, own in zip(share.branches, answer.sums, strict=True):
                     sums.put(branch.place, own_sums(own), branch.height)
-            for results in map(received, answer.found):
+            found: Iterable[Results] = map(received, answer.found)
+            if answer.kept is not None:
+                block = self._keeper.block(share.end - share.begin, answer.copies)
+                found = standing_for(block, answer.kept, found)
+            for results in found:
                 if before is not None:
                     yield before
                 before = results
@@ -111,62 +131,125 @@ class Ray:
         # answers that are made side by side have other bits in other company: they are made here
         together = getattr(question, "weighs_rows", False) and order.program.task.stackable
         if asked is None or not order.members or (together and not alone):
-            return self._plans.ask(order, question, payload)
+            return self._plans.ask(_with_memories(order), question, payload)
         shares = shares_of(order, None, self.crew.size)
         found = [a for answer in self._answers(order, shares, asked) for a in answer.found]
         return [tree.apply(lambda leaf: arrived(leaf).clone(), answer) for answer in found]
 
+    def passes(
+        self, program: ClientProgram, model: Model, data: ClientData, parts: Sequence[slice]
+    ) -> list[BatchScores] | None:
+        """Rows through a model, shared out; None where that takes longer than to do it here."""
+        reuse = 1 if program.task.stackable else REUSE
+        if len(parts) < 2 or len(data) * model.theta.numel() * reuse < SPREAD:
+            return None
+        with self._asking():
+            number, stored = self._program(program)
+            theta, stats = self._shelf(model.theta), array(model.stats)
+        cuts = [part.start for part in parts] + [len(data)]
+        shares = runs([end - begin for begin, end in pairwise(cuts)], self.crew.size)
+
+        def start(index: int) -> Callable[[Any], Any]:
+            own = [cuts[i] for i in range(shares[index][0], shares[index][1] + 1)]
+            some = slice(own[0], own[-1])
+            part = ClientData(data.pool, data.rows[some], data.labels[some], 1.0)
+            sizes = tuple([end - begin for begin, end in pairwise(own)])
+            rows = packed_rows([part], self._shelf, keep=True)
+            job = ScoreJob(number, theta, stats, rows, sizes, not consecutive(data.rows))
+            return lambda actor: actor.score.remote(job, [stored])
+
+        found = self._dispatched(len(shares), start, lambda index: "an evaluation", "ray")
+        return [BatchScores(*tree.apply(arrived, own)) for answer in found for own in answer.found]
+
     @property
-    def crew(self) -> ActorCrew[ShareAnswer]:
+    def crew(self) -> ShareCrew:
         if self._crew is None:
-            self._crew = ActorCrew(self._connection, self.cluster, self.notes.add)
+            self._crew = ShareCrew(self._connection, self.cluster, self.notes.add)
             self._crew.gather()
         return self._crew
 
     def close(self) -> None:
         if self._crew is not None:
+            self._keeper.bring_home()
             self._crew.close()
         self._crew = None
-        head = self._connection.head
-        if self._connection.ours and self._ray.is_initialized() and (not head or answers(head)):
+        if self._connection.ours and self._reachable():
             self._ray.shutdown()
+
+    def _reachable(self) -> bool:
+        head = self._connection.head
+        return bool(self._ray.is_initialized() and (not head or answers(head)))
 
     def _answers(
         self, order: Order, shares: list[Share], question: Question | None
     ) -> Iterator[ShareAnswer]:
         crew = self.crew
-
-        def who(index: int) -> str:
-            return named_clients(order.members[shares[index].begin : shares[index].end])
-
-        def say(text: str) -> None:
-            self.notes.add(f"ray, round {order.round}: {text}")
-
-        dispatch = Dispatch(len(shares), WINDOW * crew.size, who, say)
-        try:
-            with crew.connected():
-                crew.begin(self._start(order, shares, question))
-                for answer in dispatch.answers(crew):
-                    self.notes.add(*answer.checked().notes)
-                    yield answer
-        except self._ray.exceptions.ObjectStoreFullError as error:
-            raise LostMachinesError(f"ray: the cluster's object store is full: {error}") from None
-
-    def _start(
-        self, order: Order, shares: list[Share], question: Question | None
-    ) -> Callable[[int], Callable[[Any], Any]]:
-        """How to put a share to a worker."""
-        frame = self._ray.put(frame_of(order, self._shelf))
-        number, program = self._program(order.program)
+        with self._asking():
+            self._mend(order)
+            frame = self._ray.put(frame_of(order, self._shelf))
+            number, program = self._program(order.program)
 
         def start(index: int) -> Callable[[Any], Any]:
             share = shares[index]
             part = part_of(order, share)
-            members = packed(part, self._shelf)
-            job = ShareJob(number, members, part.longest, share.plan, share.branches, question)
-            return lambda actor: actor.run.remote(job, frame, [program])
+            members = packed(part, self._shelf, *lent(part.members))
+            # on one node alone they would die with it: then they travel
+            keeps = bool(share.branches) and order.program.keeps_memory and crew.apart
+            job = ShareJob(
+                number, members, part.longest, share.plan, share.branches, question, keeps
+            )
+            returns = 2 if keeps else 1
+            return lambda actor: actor.run.options(num_returns=returns).remote(
+                job, frame, [program]
+            )
 
-        return start
+        @cache
+        def homes(index: int) -> Mapping[str, int]:
+            share = shares[index]
+            return at_home(order.members[share.begin : share.end])
+
+        def who(index: int) -> str:
+            return named_clients(order.members[shares[index].begin : shares[index].end])
+
+        return self._dispatched(len(shares), start, who, f"ray, round {order.round}", homes)
+
+    def _dispatched(
+        self,
+        count: int,
+        start: Callable[[int], Callable[[Any], Any]],
+        who: Callable[[int], str],
+        where: str,
+        homes: Homes = lambda index: {},
+    ) -> Iterator[ShareAnswer]:
+        crew = self.crew
+        crew.begin(start, homes)
+        say = lambda text: self.notes.add(f"{where}: {text}")  # noqa: E731
+        dispatch = Dispatch(count, WINDOW * crew.size, who, say)
+        with self._asking():
+            for answer in dispatch.answers(crew):
+                self.notes.add(*answer.checked().notes)
+                yield answer
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        """Around whatever is asked of the cluster: it may be gone, or full."""
+        try:
+            with self.crew.connected():
+                yield
+        except self._ray.exceptions.ObjectStoreFullError as error:
+            raise LostMachinesError(f"ray: the cluster's object store is full: {error}") from None
+
+    def _mend(self, order: Order) -> None:
+        """What was on nodes that are gone, or leave, gets its second copy elsewhere."""
+        self._keeper.forget()
+        self.crew.tend()
+        if short := self._keeper.short_of(self.crew.nodes):
+            clients = sum(block.count for block in short)
+            self.notes.add(
+                f"ray, round {order.round}: a node is gone that kept what {clients} clients "
+                "remember; it is copied again from the second copies"
+            )
+            self.crew.copy_again(short, self._keeper.save)
 
     def _program(self, program: ClientProgram) -> tuple[int, Any]:
         """The program's number, and where workers find it."""
@@ -192,6 +275,13 @@ class Ray:
         finally:
             for module in own:
                 pickle.unregister_pickle_by_value(module)
+
+
+def _with_memories(order: Order) -> Order:
+    """The order as this machine needs it."""
+    members = [m if m.memories is None else m._replace(memories=here(m.memories))
+               for m in order.members]  # fmt: skip
+    return replace(order, members=tuple(members))
 
 
 def _by_name(module: Any) -> Any:

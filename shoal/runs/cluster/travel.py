@@ -137,6 +137,7 @@ class Members:
     clients: tuple[int, ...]
     steps: tuple[int | None, ...] | None
     memories: Tree
+    blocks: tuple[tuple[Any, ...], ...]  # where those are that stayed on the nodes
     train: Rows
     validation: tuple[tuple[int, ...], Rows] | None  # whose
 
@@ -146,42 +147,50 @@ def frame_of(order: Order, shelf: Shelf) -> Tree:
     return shelf(order.initial), *travelling(array, tuple(getattr(order, n) for n in _FRAME))
 
 
-def order_from(frame: Tree, members: Members, program: ClientProgram, held: Held) -> Order:
+def order_from(
+    frame: Tree, members: Members, program: ClientProgram, held: Held, read: Callable[[Any], Any]
+) -> Order:
+    """The order of a share; ``read`` finds a leaf of the members' memories."""
     initial, *values = frame
     others = dict(zip(_FRAME, tree.apply(held, tuple(values)), strict=True))
-    return Order(program=program, initial=held(initial), members=unpacked(members, held), **others)
+    found = unpacked(members, held, read)
+    return Order(program=program, initial=held(initial), members=found, **others)
 
 
-def packed(order: Order, shelf: Shelf) -> Members:
-    """The order's members. Methods that play client by client may remember rows of the pool, so
-    those keep their numbers."""
+def packed(
+    order: Order, shelf: Shelf, memories: Tree, blocks: tuple[tuple[Any, ...], ...]
+) -> Members:
+    """The order's members, and their memories as they travel. Methods that play client by client
+    may remember rows of the pool, so those keep their numbers."""
     members, keep = order.members, bool(order.program.method.loop_only_reason)
     held = [(i, m.validation) for i, m in enumerate(members) if m.validation is not None]
     capped = any([m.steps is not None for m in members])
-    kept = any([m.memories is not None for m in members])
     return Members(
         tuple([m.client for m in members]),
         tuple([m.steps for m in members]) if capped else None,
-        travelling(array, tuple([m.memories for m in members])) if kept else None,
-        _rows([m.train for m in members], shelf, keep),
-        (tuple([i for i, _ in held]), _rows([d for _, d in held], shelf, keep)) if held else None,
+        memories,
+        blocks,
+        packed_rows([m.train for m in members], shelf, keep),
+        (tuple([i for i, _ in held]), packed_rows([d for _, d in held], shelf, keep))
+        if held
+        else None,
     )
 
 
-def unpacked(members: Members, held: Held) -> tuple[Member, ...]:
+def unpacked(members: Members, held: Held, read: Callable[[Any], Any]) -> tuple[Member, ...]:
     count = len(members.clients)
     validation: list[ClientData | None] = [None] * count
     if members.validation is not None:
-        for place, data in zip(members.validation[0], _data(members.validation[1], held),
+        for place, data in zip(members.validation[0], clients_data(members.validation[1], held),
                                strict=True):  # fmt: skip
             validation[place] = data
     memories = members.memories or (None,) * count
-    columns = (members.clients, _data(members.train, held), validation,
-               tree.apply(held, memories), members.steps or (None,) * count)  # fmt: skip
+    columns = (members.clients, clients_data(members.train, held), validation,
+               tree.apply(read, memories), members.steps or (None,) * count)  # fmt: skip
     return tuple([Member(*row) for row in zip(*columns, strict=True)])
 
 
-def _rows(data: Sequence[ClientData], shelf: Shelf, keep: bool) -> Rows:
+def packed_rows(data: Sequence[ClientData], shelf: Shelf, keep: bool) -> Rows:
     pools = {id(d.pool.x): d.pool for d in data}
     rows = torch.cat([d.rows for d in data])
     if len(pools) > POOLS and not keep:
@@ -205,7 +214,7 @@ def _rows(data: Sequence[ClientData], shelf: Shelf, keep: bool) -> Rows:
     )
 
 
-def _data(rows: Rows, held: Held) -> list[ClientData]:
+def clients_data(rows: Rows, held: Held) -> list[ClientData]:
     pools = [Pool(held(x), held(y)) for x, y in rows.pools]
     weights = rows.weights or (None,) * len(rows.of)
     columns = (

@@ -7,24 +7,29 @@ import pickle
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
 
 from shoal.core import tree
-from shoal.core.errors import LostMachinesError
 from shoal.core.tree import Tree
+from shoal.core.types import Model
 from shoal.engines.api import Order, Results, Sums
 from shoal.engines.client_round import ClientProgram
 from shoal.engines.loop import Loop
 from shoal.engines.stacked.engine import Stacked
 from shoal.engines.stacked.plan import StackPlan
+from shoal.metrics.evaluate import passes
+from shoal.runs.cluster.memories import BlockReader, Copy, kept_of
 from shoal.runs.cluster.shares import Branch, Question, cut
 from shoal.runs.cluster.travel import (
     Held,
     Members,
+    Rows,
     array,
     arrived,
+    clients_data,
     order_from,
     sent,
     travelling,
@@ -41,6 +46,19 @@ class ShareJob:
     plan: StackPlan | None = None
     branches: tuple[Branch, ...] = ()
     question: Question | None = None
+    keeps: bool = False  # what clients remember stays on the node
+
+
+@dataclass(frozen=True)
+class ScoreJob:
+    """Rows to put through a model, so many at a time."""
+
+    program: int
+    theta: object
+    stats: object
+    rows: Rows
+    sizes: tuple[int, ...]
+    copied: bool  # as the driver does before: last bits may follow from where rows lie in memory
 
 
 @dataclass(frozen=True)
@@ -52,6 +70,10 @@ class ShareAnswer:
     sums: tuple[Tree, ...] = ()
     notes: tuple[str, ...] = ()
     error: bytes | None = None
+    starved: str = ""  # how the worker ran out of memory
+    # bytes that a client remembers of each part, where that stayed on the node; and where it is
+    kept: tuple[int | None, ...] | None = None
+    copies: tuple[Copy, ...] = ()
 
     def checked(self) -> ShareAnswer:
         """The worker's error is raised here as if it had happened here."""
@@ -63,36 +85,61 @@ class ShareAnswer:
 class ShareWork:
     """A worker: it keeps programs with their traces, and the latest tensors that it fetched."""
 
-    def __init__(self, threads: int, get: Callable[[Any], Any], unpickle: Callable[[bytes], Any]):
+    def __init__(
+        self,
+        threads: int,
+        get: Callable[[Any], Any],
+        unpickle: Callable[[bytes], Any],
+        lost: tuple[type[Exception], ...],
+    ) -> None:
         self._stacked, self._loop = Stacked(threads), Loop()
         self._held, self._get, self._unpickle = Held(get), get, unpickle
         self._programs: dict[int, ClientProgram] = {}
+        self._lost = lost
 
-    def answer(self, job: ShareJob, frame: Tree, program: Any) -> ShareAnswer:
-        """Do a job. Whatever a method does wrong comes back as an error, not as a death."""
+    def scores(self, job: ScoreJob, program: Any) -> ShareAnswer:
+        """Losses and hits of each row, batch by batch."""
         try:
-            if new := job.program not in self._programs:
-                self._programs[job.program] = self._unpickle(self._get(program))
-            own = self._programs[job.program]
-            order = order_from(frame, job.members, own, self._held)
-            found, sums = self._done(replace(order, longest=job.longest), job)
-            if new:
-                gc.freeze()  # else what stays is looked at whenever thousands of members come
-            return ShareAnswer(found, sums, tuple(self._stacked.notes.news()))
+            task = self._program(job.program, program)[0].task
+            data = clients_data(job.rows, self._held)[0]
+            if job.copied:
+                x, rows = data.pool.x.index_select(0, data.rows), torch.arange(len(data))
+                data = replace(data, pool=data.pool._replace(x=x), rows=rows)
+            ends = list(accumulate(job.sizes, initial=0))
+            parts = [slice(begin, end) for begin, end in pairwise(ends)]
+            model = Model(self._held(job.theta), arrived(job.stats))
+            return ShareAnswer(travelling(array, tuple(passes(task, model, data, parts))))
         except Exception as error:
-            if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
-                error = LostMachinesError(
-                    f"ray: a worker ran out of memory ({error}); say what one needs (ray.memory), "
-                    "take fewer ray.workers, or a smaller local.batch"
-                )
             return ShareAnswer(error=_packed(error))
 
-    def _done(self, order: Order, job: ShareJob) -> tuple[Tree, tuple[Tree, ...]]:
+    def _program(self, number: int, stored: Any) -> tuple[ClientProgram, bool]:
+        """A program, and whether it is new here."""
+        if new := number not in self._programs:
+            self._programs[number] = self._unpickle(self._get(stored))
+        return self._programs[number], new
+
+    def answer(self, job: ShareJob, frame: Tree, program: Any) -> tuple[ShareAnswer, Tree]:
+        """Do a job: the answer, and what stays here. Whatever a method does wrong comes back as an
+        error, not as a death."""
+        try:
+            own, new = self._program(job.program, program)
+            read = BlockReader(job.members.blocks, self._get, self._lost)
+            order = order_from(frame, job.members, own, self._held, read)
+            answer, kept = self._done(replace(order, longest=job.longest), job)
+            if new:
+                gc.freeze()  # else what stays is looked at whenever thousands of members come
+            return replace(answer, notes=tuple(self._stacked.notes.news())), kept
+        except Exception as error:
+            if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+                return ShareAnswer(starved=str(error) or "MemoryError"), None
+            return ShareAnswer(error=_packed(error)), None
+
+    def _done(self, order: Order, job: ShareJob) -> tuple[ShareAnswer, Tree]:
         engine = self._loop if order.program.method.loop_only_reason else self._stacked
         if job.question is not None:
             payload = tree.apply(arrived, job.question.payload)
             answers = engine.ask(order, job.question.bound(order.program), payload)
-            return travelling(array, tuple(answers)), ()
+            return ShareAnswer(travelling(array, tuple(answers))), None
         results: list[Results] = []
         sums: list[Sums | None] = []
         if job.plan is None:
@@ -104,7 +151,11 @@ class ShareWork:
                 total = total._replace(delta=total.delta.clone())  # the next branch writes there
             sums.append(total)
         with torch.inference_mode():
-            return [sent(r, order.program) for r in results], travelling(array, tuple(sums))
+            stay, sizes = (kept_of(results) if job.keeps else None) or (None, None)
+            if sizes is not None:
+                results = [own._replace(memories=()) for own in results]
+            away = [sent(own, order.program) for own in results]
+            return ShareAnswer(away, travelling(array, tuple(sums)), kept=sizes), stay
 
 
 def _packed(error: Exception) -> bytes:
