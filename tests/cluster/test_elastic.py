@@ -157,7 +157,7 @@ def test_the_head_is_gone_and_the_run_goes_on_elsewhere(
 ) -> None:
     first = nodes(1, join=False)
     config = tmp_path / "config.yaml"
-    config.write_text(CONFIG % (400, first.address))
+    config.write_text(CONFIG % (2000, first.address))  # longer than the head may be away
     run = shoal("run", str(config), "-o", str(tmp_path / "a"))
     until = time.monotonic() + 60
     rounds = tmp_path / "a" / "rounds.jsonl"

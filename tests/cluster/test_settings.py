@@ -54,9 +54,9 @@ def test_is_taken(given: dict[str, Any], found: object) -> None:
         ({"runtime_env": {"env_var": {}}}, "Ray knows no 'env_var'.*did you mean 'env_vars'"),
         ({"runtime_env": {"working_dir": "."}}, "a key of its own"),
         *[({"working_dir": bad}, "is no folder on this machine") for bad in ("", "no/where")],
-        *[({"patience": bad}, "ray.patience must be seconds") for bad in (0, -1, float("inf"))],
+        *[({"patience": bad}, "ray.patience must be a number") for bad in (0, -1, float("inf"))],
         ({"adress": "a:1"}, "did you mean 'address'"),
-        ("auto", "ray must be settings of a Ray cluster"),
+        ("auto", "ray must be a mapping of settings"),
     ],
 )  # fmt: skip
 def test_is_refused(given: Any, said: str) -> None:
