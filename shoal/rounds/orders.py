@@ -326,7 +326,8 @@ def bytes_up(settings: Settings, results: Results) -> int:
         each = (counted.numbers(settings.task, client, ())[1] for client in results.clients)
         return size * sum(each) + tree.nbytes(others)
     vector = results.delta.shape[-1] * results.delta.element_size()
-    wire = round(_travelling(settings)[1] * vector * len(results.clients))
+    # whole bytes per client: engines bring clients one by one, or many at a time
+    wire = round(_travelling(settings)[1] * vector) * len(results.clients)
     return wire + tree.nbytes((results.stats, _counted(settings, results.payloads)))
 
 

@@ -18,6 +18,7 @@ from shoal.cli import call
 from shoal.core.errors import UserError
 from shoal.models.registry import model
 from shoal.rounds.orders import fewest_rows
+from shoal.runs.cluster.memories import lent
 from shoal.runs.cluster.travel import Held, Shelf, frame_of, order_from, packed
 
 EQUAL = {"name": "static", "members": 5, "rounds": 2, "partition": "iid"}
@@ -151,5 +152,7 @@ def test_other_machines_are_told(tmp_path: Path) -> None:
     federation = Federation.fresh(settings, task.initial(0), first, 0.1)
     order = make_order(Round(federation, settings, first), 0, [Turn(0)])
     shelf, held = Shelf(lambda leaf: leaf), Held(lambda leaf: leaf)
-    sent = order_from(frame_of(order, shelf), packed(order, shelf), settings.program, held)
+    members = packed(order, shelf, *lent(order.members))
+    frame = frame_of(order, shelf)
+    sent = order_from(frame, members, settings.program, held, lambda leaf: leaf)
     assert sent.last_batch == "merge"

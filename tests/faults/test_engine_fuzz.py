@@ -377,3 +377,13 @@ def test_a_round_in_which_nobody_is_scored_has_no_loss(tmp_path: Path) -> None:
     ]
     assert [r["loss"] for r in found.records] == [r["loss"] for r in written]
     assert any(r["loss"] is None for r in written)
+
+
+def test_a_share_of_a_vector_is_rounded_per_client() -> None:
+    """The loop brings clients one by one: 54 bytes, where two at a time were 55."""
+    world = SmallWorld(dtype=torch.float64)
+    task = small_task(world=world, dtype=torch.float64)
+    method = catalog.random_k(share=0.37) | catalog.fedbabu()
+    settings = settings_for(method, world, task)
+    slow, fast = (play(settings, e, 1)[1][0].bytes_up for e in (Loop(), Stacked(threads=1)))
+    assert slow == fast and slow % 6 == 0  # of six clients
