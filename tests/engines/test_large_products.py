@@ -17,7 +17,7 @@ from shoal import catalog
 from shoal.core.task import ModuleTask
 from shoal.engines.compiler.capture import capture_function, capture_step
 from shoal.engines.compiler.compile import compile_step, run_passes
-from shoal.engines.compiler.graph import Graph, one_step, op_name
+from shoal.engines.compiler.graph import TORCHSCRIPT, Graph, one_step, op_name
 from shoal.engines.compiler.passes import FUNCTION_PASSES, STEP_PASSES, large_products
 from shoal.engines.compiler.passes.gradient_blocks import accumulate
 from shoal.engines.stacked.engine import Stacked
@@ -129,6 +129,7 @@ def test_a_weight_s_gradient_is_made_first_and_then_added() -> None:
 
 
 @needs_operator
+@pytest.mark.skipif(not TORCHSCRIPT, reason="there is one language")
 @pytest.mark.usefixtures("machine")
 def test_both_languages_do_what_the_step_does() -> None:
     carry, fixed, batch = descent()
