@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from shoal.core.errors import UserError
-from shoal.core.setting_types import described, shown
+from shoal.core.setting_types import asked_for, described, shown
 
 Path = tuple[str | int, ...]
 Place = Callable[[Path], str]  # where in a file a key stands: "world.yaml, line 3: ", or nothing
@@ -51,7 +51,7 @@ def translated(error: ValidationError, model: type[BaseModel], place: Place) -> 
     if first["type"] == "value_error" and (field is None or _is_model(field)):
         reason = str(first["ctx"]["error"])
         return UserError(f"{start}{key}: {reason}" if key else f"{start}{reason}")
-    wanted = "something else" if field is None else required(field)
+    wanted = "something else" if field is None else asked_for(required(field), first["type"])
     return UserError(f"{start}{key} must be {wanted}, not {shown(first['input'])}")
 
 

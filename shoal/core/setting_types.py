@@ -127,6 +127,15 @@ def described(hint: Any) -> str:
     return {bool: "true or false", types.NoneType: "null"}.get(hint, "")
 
 
+def asked_for(words: str, fault: str) -> str:
+    """Infinity is above 0: what is wrong with it is said.
+
+    >>> asked_for("a number above 0", "finite_number")
+    'a finite number above 0'
+    """
+    return words.replace("a number", "a finite number", 1) if fault == "finite_number" else words
+
+
 class _Check(NamedTuple):
     """A domain that is ready for use."""
 
@@ -140,8 +149,9 @@ class _Check(NamedTuple):
     def admitted(self, where: str, value: Any) -> Any:
         try:
             found = self.adapter.validate_python(value)
-        except ValidationError:
-            raise UserError(f"{where} must be {self.words}, not {shown(value)}") from None
+        except ValidationError as error:
+            words = asked_for(self.words, error.errors()[0]["type"])
+            raise UserError(f"{where} must be {words}, not {shown(value)}") from None
         return found if isinstance(found, int) and isinstance(value, float) else value
 
 

@@ -36,7 +36,9 @@ def started() -> Iterator[Made]:
     running: list[Nodes] = []
 
     def start(*cores: int, join: bool = True, **of_each: Any) -> Nodes:
-        head = {"num_cpus": cores[0], "include_dashboard": False, **of_each}
+        # A free port for its agent, which takes jobs: one whose node was killed keeps its own.
+        free = {"include_dashboard": False, "dashboard_agent_listen_port": 0}
+        head = {"num_cpus": cores[0], **free, **of_each}
         nodes = Nodes(initialize_head=True, head_node_args=head)
         running.append(nodes)
         for own in cores[1:]:

@@ -79,7 +79,12 @@ def test_as_a_job(nodes: Make, tmp_path: Path, closed: int) -> None:
             *("--address", f"http://127.0.0.1:{closed}", "--working-dir", str(tmp_path), "--"),
             *(sys.executable, "-m", "shoal", "run", "config.yaml", "-o", str(out), *more),
         ]
-        return subprocess.run(command, capture_output=True, text=True, timeout=80)
+        until = time.monotonic() + 40
+        while True:  # Ray takes jobs some seconds after its head is there
+            done = subprocess.run(command, capture_output=True, text=True, timeout=80)
+            if "No available agent" not in done.stdout + done.stderr or time.monotonic() > until:
+                return done
+            time.sleep(1)
 
     done = submitted(tmp_path / "there", "--engine", "ray")
     assert done.returncode == 0 and "succeeded" in done.stdout, done.stdout + done.stderr

@@ -68,6 +68,7 @@ def test_a_complete_config_means_itself(tmp_path: Path) -> None:
         ({"participation": 1.5}, "participation must be"),
         ({"local": {"lr": -1}}, "local.lr must be a number above 0, not -1"),
         ({"local": {"lr": float("nan")}}, "local.lr must be a number above 0"),
+        ({"local": {"lr": float("inf")}}, "local.lr must be a finite number above 0, not inf"),
         ({"local": 3}, "local must be a mapping of settings, not 3"),
         ({"method": 3}, "method must be a method's name"),
         ({"method": "fedprx"}, "did you mean 'fedprox'?"),

@@ -19,11 +19,23 @@ from shoal.core.machine import cores
 KNOCK = 5.0  # seconds for a port to open
 ANSWER = 12.0  # seconds for the head behind it to say something
 NO_TOKEN = "no token"
+PORT = {False: "port=6379", True: "ray-client-server-port=10001"}  # of nodes, of Ray's client
 # A process of its own: where nobody answers, Ray waits for a minute and then ends its process.
-ASK = """
+ASK_HEAD = """
 import sys
 from ray._raylet import GcsClient
 GcsClient(address=sys.argv[1]).internal_kv_get(b"shoal", None, timeout=5)
+"""
+# Ray's client says "connection timeout" whatever the server said.
+ASK_CLIENT_SERVER = """
+import sys, grpc
+from ray._private.grpc_utils import init_grpc_channel
+from ray.core.generated import ray_client_pb2 as words, ray_client_pb2_grpc as calls
+server = calls.RayletDriverStub(init_grpc_channel(sys.argv[1]))
+try:
+    server.ClusterInfo(words.ClusterInfoRequest(type=words.ClusterInfoType.PING), timeout=5)
+except grpc.RpcError as error:
+    sys.exit(f"{error.code().name}: {error.details()}")
 """
 
 
@@ -91,6 +103,7 @@ def connected(cluster: Cluster) -> Connection:
     try:
         ray.init(address=address, **options)
     except Exception as error:  # Ray has no class of its own for most of them
+        ray.shutdown()  # a client that failed would answer for every later cluster
         raise _not_joined(address, error) from None
     if address.startswith("ray://"):  # the head's own port may be closed from here
         return Connection(ray, True, _split(address, address.removeprefix("ray://")))
@@ -130,11 +143,7 @@ def answers(head: tuple[str, int], seconds: float = 1.0) -> bool:
 
 
 def _answering(address: str) -> str:
-    """The address, once it is known that a Ray head is there."""
-    if address.startswith("ray://"):
-        if not answers(_split(address, address.removeprefix("ray://")), KNOCK):
-            raise _nobody(address, "ray start --head --ray-client-server-port=10001")
-        return address
+    """The address, once it is known that a Ray head, or its server for clients, is there."""
     if address == "auto":
         try:
             found = import_module("ray._private.services").canonicalize_bootstrap_address_or_die
@@ -144,16 +153,19 @@ def _answering(address: str) -> str:
                 "ray.address: 'auto', and no Ray runs on this machine; start one (ray start "
                 "--head), or write the head's host:port"
             ) from None
-    if not answers(_split(address, address), KNOCK):
-        raise _nobody(address, "ray start --head --port=6379")
+    client, place = address.startswith("ray://"), address.removeprefix("ray://")
+    if not answers(_split(address, place), KNOCK):
+        raise _nobody(address, f"ray start --head --{PORT[client]}")
     try:
-        asked = [sys.executable, "-c", ASK, address]
+        asked = [sys.executable, "-c", ASK_CLIENT_SERVER if client else ASK_HEAD, place]
         done = subprocess.run(asked, capture_output=True, text=True, timeout=ANSWER)
         said = "" if done.returncode == 0 else _said(done.stderr)
     except subprocess.TimeoutExpired:
         said = f"no answer in {ANSWER:.0f} seconds"
     if said == NO_TOKEN:
         raise _no_token(address)
+    if said and client:
+        raise _no_client(address, said)
     if said:
         raise UserError(
             f"ray.address: something listens at {address}, but it does not answer as the head of a "
@@ -164,7 +176,8 @@ def _answering(address: str) -> str:
 
 def _said(stderr: str) -> str:
     """Ray's sentence; what surrounds it are warnings and the addresses of a stack."""
-    signs = ("InvalidAuthToken", "AuthenticationTokenLoader", "AuthenticationError")
+    signs = ("InvalidAuthToken", "AuthenticationTokenLoader", "AuthenticationError",
+             "UNAUTHENTICATED")  # fmt: skip
     if any(sign in stderr for sign in signs):
         return NO_TOKEN  # with the mode but without a token, Ray ends its process
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
@@ -173,7 +186,7 @@ def _said(stderr: str) -> str:
 
 
 def _not_joined(address: str, error: Exception) -> UserError:
-    """Why ``ray.init`` did not join; over Ray's client, nothing was asked before."""
+    """Why ``ray.init`` did not join."""
     said = _said(f"{type(error).__name__}: {error}")
     if said == NO_TOKEN:
         return _no_token(address)
@@ -184,12 +197,15 @@ def _not_joined(address: str, error: Exception) -> UserError:
             "environment, or use ray job submit"
         )
     if isinstance(error, ConnectionError) and address.startswith("ray://"):
-        return UserError(
-            f"ray.address: something listens at {address}, but no client of Ray of this version "
-            f"can join there ({said}); {_token()}; is it the port of ray start's "
-            "--ray-client-server-port?"
-        )
+        return _no_client(address, said)
     return UserError(f"ray.address: {_where(address)} ({said})")
+
+
+def _no_client(address: str, said: str) -> UserError:
+    return UserError(
+        f"ray.address: something listens at {address}, but no client of Ray of this version can "
+        f"join there ({said}); {_token()}; is it the port of ray start's --ray-client-server-port?"
+    )
 
 
 def _no_token(address: str) -> UserError:
