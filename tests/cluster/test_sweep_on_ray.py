@@ -75,7 +75,7 @@ def test_a_node_is_lost_and_its_runs_go_on(
 
 def test_stopped_by_a_budget_and_gone_on_with(nodes: Make, tmp_path: Path) -> None:
     cluster = Cluster(address=nodes(1, join=False).address)
-    configs = {"a": from_mapping(values(0, 3000)), "b": from_mapping(values(1, 5))}
+    configs = {"a": from_mapping(values(0, 10**6)), "b": from_mapping(values(1, 5))}
     outcomes = play_all(configs, tmp_path, seconds=14, on=cluster)
     assert {o.status for o in outcomes.values()} == {"stopped"}
     assert RunDir(tmp_path / "a").is_run and not RunDir(tmp_path / "a").finished

@@ -237,7 +237,8 @@ def play_on(cluster: Cluster, root: Path, runs: dict[str, dict[str, Any]], secon
     open_names = dict.fromkeys(names)
 
     def take(news: News) -> None:
-        if news.directory is not None:
+        # what was asked before a run's end may arrive after it, with an older copy
+        if news.directory is not None and news.run in open_names:
             unpack_run(news.directory, root / news.run)
         for event in news.events:
             if event.status is not None:
