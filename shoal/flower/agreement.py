@@ -26,7 +26,7 @@ from shoal.core.errors import UserError, suggestion
 from shoal.core.files import dump_json, dump_yaml, write_text
 from shoal.core.old_names import SERVER_RULES, spelled_as_0_1
 from shoal.core.types import ClientData, Pool
-from shoal.core.world_protocol import Moment, World
+from shoal.core.world_protocol import Moment, TrainingOnly, World
 from shoal.flower.agreed_code import check_installed, code_from
 from shoal.flower.data_form import DataForm, form_from
 from shoal.flower.masking import Secure, secure_from
@@ -335,7 +335,7 @@ def load_agreement(path: Path) -> Agreement:
     return Agreement(expects, config, private, secure, bounds, code, str(values.get("frozen", "")))
 
 
-class EmptyWorld:
+class EmptyWorld(TrainingOnly):
     """A world that nobody asks anything: the place of a node's plan."""
 
     rounds, pad = 1, 0
@@ -346,15 +346,3 @@ class EmptyWorld:
     def train(self, client: int, round: int) -> ClientData:
         nothing = torch.zeros(0, dtype=torch.int64)  # data is on the nodes
         return ClientData(Pool(nothing, nothing), nothing, nothing, 0.0)
-
-    def block(self, client: int, round: int) -> int:
-        return 0
-
-    def validation(self, client: int, round: int) -> ClientData | None:
-        return None
-
-    def tests(self, round: int) -> dict[str, ClientData]:
-        return {}
-
-    def saved(self) -> dict[str, Any]:
-        return {}
