@@ -39,18 +39,6 @@ def apply(function: Callable[[Tensor], Any], tree: Tree) -> Tree:
     return _like(tree, branches)
 
 
-def structure(tree: Tree) -> Any:
-    """What a tree looks like without its tensors, to compare and to look up.
-
-    >>> structure((torch.zeros(2), None, ()))
-    (<class 'tuple'>, 1, None, (<class 'tuple'>,))
-    """
-    if not isinstance(tree, tuple):
-        return None if tree is None else 1
-    branches = [structure(b) if isinstance(b, tuple) or b is None else 1 for b in tree]
-    return (type(tree), *branches)
-
-
 def rebuild(like: Tree, new_leaves: Sequence[Any]) -> Tree:
     """A tree of the same structure as ``like`` with other leaves."""
     supply = iter(new_leaves)

@@ -354,7 +354,7 @@ class Order:
     @cached_property
     def sizes(self) -> tuple[int, ...]:
         """Rows of every member."""
-        return tuple([len(m.train) for m in self.members])
+        return tuple([m.train.rows.size(0) for m in self.members])
 
     def clock(self, epoch: int) -> Clock:
         return Clock(self.round, self.session, self.stage, epoch, self.epochs)

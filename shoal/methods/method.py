@@ -149,9 +149,6 @@ class Method:
                 f"of {_names(banks)}; keep one of the two"
             )
 
-    def fillers(self, slot: str) -> list[Part]:
-        return [part for part in self.parts if part.fills(slot)]
-
     @cached_property
     def _numbered(self) -> dict[str, tuple[tuple[int, Part], ...]]:
         return {
@@ -163,12 +160,16 @@ class Method:
         round asks for every client."""
         return self._numbered[slot]
 
+    def fillers(self, slot: str) -> list[Part]:
+        return [part for _, part in self._numbered[slot]]
+
     def fills(self, slot: str) -> bool:
-        return any(part.fills(slot) for part in self.parts)
+        return bool(self._numbered[slot])
 
     def only(self, slot: str) -> Part | None:
         """The one part that fills a single slot, if any does."""
-        return next(iter(self.fillers(slot)), None)
+        filled = self._numbered[slot]
+        return filled[0][1] if filled else None
 
     @property
     def beside_change(self) -> list[Part]:

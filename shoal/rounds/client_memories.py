@@ -187,7 +187,7 @@ class ClientStore:
         self._kept: dict[Key, Entry] = {}
         self._sizes: dict[Key, int] = {}  # of those in RAM, the one put longest ago first
         self.resident = 0  # their sum
-        self._away: Counter[Block] = Counter()  # how many clients' memories are in it
+        self._away: dict[Block, int] = {}  # how many clients' memories are in it
 
     def get(self, client: int, model: int) -> Memories | None:
         found = self.lend(client, model)
@@ -251,11 +251,12 @@ class ClientStore:
 
     def copy(self) -> ClientStore:
         """The same memories; later changes to one store leave the other as it was."""
-        other = ClientStore(budget=self.budget)
-        other._folder = self._folder
+        other = object.__new__(ClientStore)  # without a look at the machine: every round has one
+        vars(other).update(vars(self))
         other._kept, other._sizes = dict(self._kept), dict(self._sizes)
-        other.resident, other._away = self.resident, self._away.copy()
-        other._fetch()
+        other._away = dict(self._away)
+        if other._away:
+            other._fetch()
         return other
 
     def use_folder(self, folder: Path) -> None:
@@ -280,7 +281,7 @@ class ClientStore:
         """In RAM, or elsewhere if they are there."""
         self._kept[key] = memories
         if (block := block_of(memories)) is not None:
-            self._away[block] += 1
+            self._away[block] = self._away.get(block, 0) + 1
             return
         self._sizes[key] = tree.nbytes(memories)
         self.resident += self._sizes[key]
@@ -297,7 +298,7 @@ class ClientStore:
 
     def _fetch(self) -> None:
         """Where more of what is elsewhere is dead than alive, take over what is alive."""
-        if sum(block.count for block in self._away) <= 2 * self._away.total():
+        if sum(block.count for block in self._away) <= 2 * sum(self._away.values()):
             return
         old: dict[Block | None, list[Key]] = {
             block: [] for block, alive in self._away.items() if 2 * alive < block.count

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -113,7 +113,7 @@ def make_order(round: Round, k: int, jobs: Sequence[Job], summed: bool = False) 
         if part.fills("broadcast"):
             theta, payload = part.broadcast(round.view(i, k, cohort), theta)
         payloads.append(payload)
-    members = tuple([make_member(round, job) for job in jobs])
+    members = tuple(members_of(round, jobs))
     batch = settings.batch
     if batch is not None and batch > LONG:
         rows = max([len(member.train) for member in members], default=0)
@@ -141,32 +141,39 @@ def make_order(round: Round, k: int, jobs: Sequence[Job], summed: bool = False) 
     )
 
 
-def make_member(round: Round, job: Job) -> Member:
-    """A client's data and memories for this round."""
-    settings, now = round.settings, round.moment.round
-    client, world, cap = job.client, settings.world, settings.cap(job.client)
-    memories = round.federation.store.lend(client, job.model)
-    if memories is not None and not getattr(round.engine, "keeps_memories", False):
-        memories = here(memories)
-    if settings.clients_are_remote:  # the store holds numbers; the client has the memories
-        return Member(client, world.train(client, now), None, memories, cap)
-    if round.federation.endings:
-        memories = _caught_up(round, job, memories)
-    train = _training_data(world, round.moment, job)
-    if memories is not None:
-        train = with_memories(settings.program, memories, train)
-    if not train.count and not len(train):  # where rows are elsewhere, they are counted
-        raise UserError(
-            f"{called(world, client)} has no rows to train on in round {now}; give it some, or "
-            f"leave it out of the world's members of that round"
-        )
-    wanted = settings.program.needs_validation
-    validation = world.validation(client, now) if wanted else None
-    return Member(client, train, validation, memories, cap)
+def members_of(round: Round, jobs: Sequence[Job]) -> Iterator[Member]:
+    """Each client's data and memories for this round. What is the same for all of them is looked up
+    once: a round of tiny clients is made of little else."""
+    settings, federation, now = round.settings, round.federation, round.moment.round
+    program, world, remote = settings.program, settings.world, settings.clients_are_remote
+    store, capped = federation.store if len(federation.store) else None, settings.steps is not None
+    away = getattr(round.engine, "keeps_memories", False)
+    for job in jobs:
+        client = job.client
+        memories = None if store is None else store.lend(client, job.model)
+        if memories is not None and not away:
+            memories = here(memories)
+        cap = settings.cap(client) if capped else None
+        if remote:  # the store holds numbers; the client has the memories
+            yield Member(client, world.train(client, now), None, memories, cap)
+            continue
+        if federation.endings:
+            memories = _caught_up(round, job, memories)
+        plain = job.concept is None and job.blocks is None
+        train = world.train(client, now) if plain else _training_data(world, round.moment, job)
+        if memories is not None:
+            train = with_memories(program, memories, train)
+        if not train.count and not len(train):  # where rows are elsewhere, they are counted
+            raise UserError(
+                f"{called(world, client)} has no rows to train on in round {now}; give it some, or "
+                f"leave it out of the world's members of that round"
+            )
+        validation = world.validation(client, now) if program.needs_validation else None
+        yield Member(client, train, validation, memories, cap)
 
 
 def _training_data(world: World, moment: Moment, job: Job) -> ClientData:
-    """What the client holds now, or what its job says."""
+    """What its job says that the client trains on."""
     if job.concept is not None and isinstance(world, Drifting):
         return world.under(job.client, job.concept, moment.round)
     if job.blocks is not None:
@@ -328,7 +335,7 @@ def bytes_up(settings: Settings, results: Results) -> int:
     vector = results.delta.shape[-1] * results.delta.element_size()
     # whole bytes per client: engines bring clients one by one, or many at a time
     wire = round(_travelling(settings)[1] * vector) * len(results.clients)
-    return wire + tree.nbytes((results.stats, _counted(settings, results.payloads)))
+    return wire + results.stats.nbytes + tree.nbytes(_counted(settings, results.payloads))
 
 
 FROZEN = -1  # stands for a model's number where a client was sent what is frozen
@@ -376,8 +383,8 @@ def _model_bytes(
     if counted is not None:
         each = (counted.numbers(settings.task, client, cohort)[0] for client in clients)
         return model.theta.element_size() * sum(each)
-    vector = round(_travelling(settings)[0] * tree.nbytes(model.theta))
-    return len(clients) * (vector + tree.nbytes(model.stats))
+    vector = round(_travelling(settings)[0] * model.theta.nbytes)
+    return len(clients) * (vector + model.stats.nbytes)
 
 
 def once_bytes(round: Round) -> int:

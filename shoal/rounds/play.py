@@ -330,7 +330,9 @@ def _summed(settings: Settings) -> bool:
 def _server_step(round: Round, trained: Trained, report: RoundReport) -> None:
     """aggregate, server_rate, server_step, anchor, notice, report."""
     k, total, _, sent = trained
-    federation, uploads = round.federation, total.uploads()
+    federation = round.federation
+    stats = total.stats / total.total if total.stats.numel() else federation.models[k].stats
+    uploads = total.uploads(stats)
 
     def view(i: int) -> ServerView:
         own = replace(uploads, payload=total.payload(i))
@@ -339,8 +341,8 @@ def _server_step(round: Round, trained: Trained, report: RoundReport) -> None:
     delta: Tensor = round.run(
         "aggregate", lambda i, part, _: part.aggregate(view(i)), uploads.delta
     )
-    stats = total.stats / total.total if total.stats.numel() else federation.models[k].stats
-    uploads = replace(uploads, delta=delta, stats=stats)
+    if delta is not uploads.delta:
+        uploads = replace(uploads, delta=delta)
     stats = round.run("server_stats", lambda i, part, _: part.server_stats(view(i)), stats)
     factor: float | Tensor = round.run(
         "server_rate", lambda i, part, _: part.server_rate(view(i)), 1.0
@@ -380,10 +382,13 @@ def _collect_figures(
     round: Round, k: int, view: Callable[[int], ServerView], report: RoundReport
 ) -> None:
     """What parts report of a model, after the server step."""
+    reporting = round.filling("report")
+    if not reporting:
+        return
     method, several = round.settings.method, len(round.federation.models) > 1
     banks = (method.only("initial_models"), method.only("update_models"))
     last = round.last_models()
-    for i, part in round.filling("report"):
+    for i, part in reporting:
         # a part that keeps the bank speaks of all models at once
         prefix = f"model_{k}." if several and part not in banks else ""
         found = part.report(replace(view(i), last_models=last))

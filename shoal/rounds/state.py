@@ -251,7 +251,8 @@ class Round:
 
     def attempt(self, cohort: tuple[int, ...]) -> Round:
         """The same round on a copy of the federation: an attempt that fails leaves no trace."""
-        return replace(self, federation=self.federation.snapshot(), cohort=cohort)
+        own = self.federation.snapshot()
+        return Round(own, self.settings, self.moment, self.engine, cohort, self.spent)
 
     def at(self, moment: Moment) -> Round:
         """The same federation at another moment."""

@@ -124,7 +124,7 @@ class UploadSums:
     def __init__(self, method: Method, size: int, stats: int, like: Tensor) -> None:
         self.method = method
         self._delta: Tensor | None = None  # nothing yet: a model may be large
-        self._empty = like.new_zeros(1).expand(size)
+        self._size, self._like = size, like
         self.stats = torch.zeros(stats, dtype=like.dtype, device=like.device)
         self.total = 0.0
         self.clients: list[int] = []
@@ -163,7 +163,7 @@ class UploadSums:
     def delta(self) -> Tensor:
         """The weighted sum of the changes so far."""
         if self._delta is None:
-            self._delta = self._empty.clone()
+            self._delta = self._like.new_zeros(self._size)
         return self._delta
 
     def _add_sums(self, sums: Sums) -> None:
@@ -236,9 +236,9 @@ class UploadSums:
             return tree.apply(lambda leaf: leaf / self.total, total)
         return total
 
-    def uploads(self) -> Uploads:
-        """Everything but the payload, which is each part's own. To be asked once: the sum becomes
-        the mean where it is, since a model may be large."""
+    def uploads(self, stats: Tensor) -> Uploads:
+        """Everything but the payload, which is each part's own; ``stats``: their mean. To be asked
+        once: the sum becomes the mean where it is, since a model may be large."""
         total, summed = self.total, self.delta
         del self._delta  # nothing can be added any more
         return Uploads(
@@ -248,6 +248,7 @@ class UploadSums:
             stacked=torch.stack(self.rows) if self.keep_rows else None,
             norms=tuple(self.norms),
             mean_steps=self.steps / max(1, len(self.clients)),
+            stats=stats,
         )
 
 

@@ -100,7 +100,7 @@ def test_only_an_engine_that_reads_them_gets_what_stands_for_them(keeps: bool) -
     from shoal import catalog
     from shoal.core.types import Job
     from shoal.engines.loop import Loop
-    from shoal.rounds.orders import make_member
+    from shoal.rounds.orders import members_of
     from shoal.rounds.state import Federation, Round
 
     class Far(Loop):
@@ -113,6 +113,6 @@ def test_only_an_engine_that_reads_them_gets_what_stands_for_them(keeps: bool) -
     federation = Federation.fresh(settings, initial, moment, 0.1)
     block = Shelf(1)
     federation.store.put(0, 0, (Away(block, 0, 0, 12),))
-    member = make_member(Round(federation, settings, moment, Far()), Job(0))
+    (member,) = members_of(Round(federation, settings, moment, Far()), [Job(0)])
     assert member.memories is not None
     assert isinstance(member.memories[0], Away) == keeps and block.reads == 1 - keeps

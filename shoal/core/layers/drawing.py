@@ -5,10 +5,11 @@ generator is answered here instead. A number follows from the key of the client'
 draw of the pass it is, and from its place in the tensor, row by row: so it is the same on every
 engine, for one client or a stack of them, however many rows of padding follow.
 
-A number is half a 64-bit word, ``turn(turn(key + call + row) + column)``, where ``column`` is
+Numbers are made of 64-bit words, ``turn(turn(key + call + row) + column)``, where ``column`` is
 SplitMix64's word of that number and ``turn(z) = (z ^ (z >> 32)) * m``; all of it in torch's own
 operators on whole numbers, which are exact on every device, under ``vmap`` and in a captured step.
-It is written for few passes over memory: most of it is done once per row, or never again.
+It is written for few passes over memory: most of it is done once per row, or never again, and what
+is kept of a tensor is decided by a quarter of a word per entry.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ def _signed(word: int) -> int:
     return (word + 2**63) % 2**64 - 2**63
 
 
+COARSE = 2**-10  # a probability that is nearer to 0 or 1 is decided by half a word
 _M1, _M2, _M3 = map(_signed, (0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 0xD6E8FEB86659FD93))
 
 
@@ -110,22 +112,24 @@ class LayerDraws(TorchFunctionMode):
 
     # ---- numbers ----
     def words(self, rows: int, width: int) -> Tensor:
-        """``[rows, width]`` random words of the pass's next draw; both halves are good, of each the
-        high bits best."""
+        """``[rows, width]`` random words of the pass's next draw; all four quarters are good, of
+        each the high bits best."""
         begin = self._key + _begins(rows, self.calls).to(self._key.device)
         self.calls += 1
         return _turned(_turned(begin, _M1) + _columns(width).to(begin.device), _M2)
 
-    def kept(self, shape: Shape, share: float, like: Tensor) -> Tensor:
-        """1 with that probability, else 0, of the type of ``like``; to a part in 2^32."""
+    def kept(self, shape: Shape, share: float, like: Tensor, value: float = 1.0) -> Tensor:
+        """``value`` with that probability, else 0, of the type of ``like``; to a part in 2^16, or
+        2^32 where the probability is nearly 0 or 1."""
         axis, rows, width = self._placed(shape)
-        z = self.words(rows, -(-width // 2))
-        level = (min(round(share * 2**32), 2**32 - 1) - 2**31) << 32
-        found = z < level
-        if width > 1:
-            found = torch.cat([found, z.bitwise_left_shift(32) < level], -1)[..., :width]
-        # by way of bytes: torch takes four times as long for truth values
-        return _shaped(found.to(torch.uint8).to(like.dtype), shape, axis)
+        bits, kind = (16, torch.int16) if COARSE <= share <= 1 - COARSE else (32, torch.int32)
+        each = 64 // bits
+        z = self.words(rows, -(-width // each)).view(kind)
+        z = z[..., :width] if width % each else z
+        level = max(1, min(round(share * 2**bits), 2**bits - 1)) - 2 ** (bits - 1)
+        # 1 below the level, else 0: a comparison's truth values take torch three times as long
+        found = (level - z.clamp(level - 1, level)).to(like.dtype)
+        return _shaped(found if value == 1.0 else found * value, shape, axis)
 
     def uniform(self, shape: Shape, dtype: torch.dtype) -> Tensor:
         """Numbers in [0, 1), as many bits as the type has."""
@@ -157,7 +161,7 @@ class LayerDraws(TorchFunctionMode):
         """Dropout as torch does it in training."""
         if not 0.0 < p < 1.0 or not x.numel():
             return x * (1.0 - p)
-        return x * (self.kept(x.shape, 1.0 - p, x) / (1.0 - p))
+        return x * self.kept(x.shape, 1.0 - p, x, 1.0 / (1.0 - p))
 
 
 def _shaped(numbers: Tensor, shape: Shape, axis: int) -> Tensor:
@@ -182,14 +186,13 @@ def _dropout(features: bool, alpha: bool, over: bool) -> Callable[..., Tensor]:
     ) -> Tensor:
         if not train or not 0.0 < p < 1.0 or not input.numel():
             return func(input, p, train)
-        kept = draws.kept(_channels(input) if features else input.shape, 1.0 - p, input)
+        shape, value = _channels(input) if features else input.shape, 1.0 / (1.0 - p)
+        kept = draws.kept(shape, 1.0 - p, input, 1.0 if alpha else value)
         if alpha:
             low = 1.7580993408473766  # what SELU tends to
             scale = 1.0 / math.sqrt((low * low * p + 1.0) * (1.0 - p))
             shift = (kept - 1.0) * (low * scale) + low * scale * p
             kept = kept * scale
-        else:
-            kept = kept / (1.0 - p)
         if over:
             return input.mul_(kept).add_(shift) if alpha else input.mul_(kept)
         return input * kept + shift if alpha else input * kept

@@ -23,13 +23,23 @@ from shoal.methods.view import Clock
 _LEAF = object()  # stands for a tensor in the structure of a result
 
 
-def form_of(value: Tree) -> Hashable:
-    """How a tree is built and how each of its tensors lies in memory."""
-    if isinstance(value, tuple):
-        return (type(value), *[form_of(branch) for branch in value])
-    if value is None:
-        return None
-    return (value.shape, strides_of(value), value.dtype, value.device)
+def form_of(value: Tree) -> tuple[Hashable, list[Tensor]]:
+    """How a tree is built and how each of its tensors lies in memory; and these, left to right."""
+    found: list[Tensor] = []
+    return _form(value if isinstance(value, tuple) else (value,), found), found
+
+
+def _form(branches: tuple[Tree, ...], found: list[Tensor]) -> Hashable:
+    forms: list[Hashable] = [type(branches)]
+    for branch in branches:  # a call only for what has branches of its own: this runs all the time
+        if isinstance(branch, tuple):
+            forms.append(_form(branch, found) if branch else type(branch))
+        elif branch is None:
+            forms.append(None)
+        else:
+            found.append(branch)
+            forms.append((branch.shape, strides_of(branch), branch.dtype, branch.device))
+    return tuple(forms)
 
 
 @dataclass
@@ -58,31 +68,19 @@ class Functions:
         self, kind: Hashable, mapped: Callable[..., Tree], arguments: tuple[Tree, ...], clock: Clock
     ) -> Tree:
         """``mapped(*arguments)``, as recorded."""
-        flat = tree.leaves(arguments)
-        return self._of(kind, mapped, arguments, flat, clock)(flat)
-
-    def _of(
-        self,
-        kind: Hashable,
-        mapped: Callable[..., Tree],
-        arguments: tuple[Tree, ...],
-        flat: list[Tensor],
-        clock: Clock,
-    ) -> _Function:
-        """The recording for arguments of this form at this moment."""
-        form = (kind, form_of(arguments))
-        names, known = self._known.get(form, ((), {}))
+        form, flat = form_of(arguments)
+        key = (kind, form)
+        names, known = self._known.get(key, ((), {}))
         found = known.get(clock.key(names))
-        if found is not None:
-            return found
-        with self._lock:  # two threads that need the same recording make it once
-            names, known = self._known.get(form, ((), {}))
-            found = known.get(clock.key(names))
-            if found is None:
-                found = _recorded(mapped, arguments, flat)
-                self.notes.update(dict.fromkeys(found.replay.notes))
-                self._known[form] = with_moment(names, known, clock, found)
-        return found
+        if found is None:
+            with self._lock:  # two threads that need the same recording make it once
+                names, known = self._known.get(key, ((), {}))
+                found = known.get(clock.key(names))
+                if found is None:
+                    found = _recorded(mapped, arguments, flat)
+                    self.notes.update(dict.fromkeys(found.replay.notes))
+                    self._known[key] = with_moment(names, known, clock, found)
+        return found(flat)
 
 
 def _recorded(

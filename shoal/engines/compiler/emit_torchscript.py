@@ -11,7 +11,7 @@ from torch._ops import OpOverload
 
 from shoal.engines.compiler import graph
 from shoal.engines.compiler.emit_python import Bind, Call, Spelling, python_step
-from shoal.engines.compiler.graph import FactoredInputs, Refused, Steps
+from shoal.engines.compiler.graph import FactoredInputs, Refused, Steps, aten
 from shoal.engines.compiler.passes.factor_first_layer import Factors
 from shoal.engines.compiler.statements import Program
 
@@ -145,6 +145,8 @@ class TorchScriptSpelling(Spelling):
         return False
 
     def function(self, op: OpOverload, kwargs: dict[str, Any]) -> str:
+        if op is aten.view.dtype:  # which it cannot say; a copy can be looked at as well
+            return "torch.ops.aten.view_copy"
         return "torch.ops." + op._schema.name.replace("::", ".")
 
     def argument(self, op: Any, place: int | str, argument: Any) -> str:

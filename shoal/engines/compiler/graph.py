@@ -37,11 +37,12 @@ STRICT = os.environ.get("SHOAL_STRICT", "0") == "1"
 def strides_of(tensor: Tensor) -> tuple[int, ...]:
     """Strides that mean something: that of an axis of length 1 is whatever it was cut from, and
     without elements there is nothing to step over."""
-    if not tensor.numel():
+    shape = tensor.shape
+    if 0 in shape:
         return ()
-    if 1 not in tensor.shape:
+    if 1 not in shape:
         return tensor.stride()
-    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    pairs = zip(shape, tensor.stride(), strict=True)
     return tuple([stride if size > 1 else 0 for size, stride in pairs])
 
 
@@ -183,8 +184,11 @@ _UNDECLARED_VIEWS = ("_unsafe_view", "_reshape_alias")
 
 
 def op_name(node: Any) -> str:
-    """Name of the operator a node calls, without namespace and overload; "" for the rest."""
+    """Name of the operator a node calls, without namespace and overload; "" for the rest. A view
+    as numbers of another type is none of the views that change a shape."""
     if isinstance(node, Node) and isinstance(node.target, OpOverload):
+        if node.target is aten.view.dtype:
+            return "view_dtype"
         return str(node.target._schema.name).split("::")[1]
     return ""
 

@@ -18,10 +18,9 @@ from shoal.core.tree import Tree
 from shoal.core.types import Batch, Work
 from shoal.engines.api import Lender, known
 from shoal.engines.client_round import Carry, ClientProgram, Ended, Given, WholeData
-from shoal.engines.compiler.cache import Functions, with_moment
+from shoal.engines.compiler.cache import Functions, form_of, with_moment
 from shoal.engines.compiler.capture import Untraceable
 from shoal.engines.compiler.compile import Replay, compile_step
-from shoal.engines.compiler.graph import strides_of
 from shoal.methods.view import Clock
 from shoal.models.registry import Blueprint, maker
 
@@ -208,12 +207,15 @@ class Compiled:
         The call's batch may be tensors without memory; ``real`` makes those that a new trace is
         tried on.
         """
-        bound, clock = self.bound_to(call.given, call.start, call.carry, call.rate), call.clock
+        clock = call.clock
         # everything that a compiled step depends on: how the trees look, and how each tensor lies
-        form = tree.structure((call.given, call.start, call.carry, call.batch, call.noise))
-        tensors = (*bound.carry, *bound.fixed, *self._moving(call))
-        lies = [(t.shape, strides_of(t), t.dtype) for t in tensors]
-        shape = (form, bound.carry[0].device, *lies)
+        state, homes = form_of(call.carry)
+        held, fixed = form_of((call.rate, call.given, call.start))
+        shape = (state, held, form_of((call.batch, call.noise))[0])
+        if self.stacked:
+            bound = Bound(homes, fixed)
+        else:
+            bound = self.bound_to(call.given, call.start, call.carry, call.rate)
         names, traces = self._steps.get(shape, ((), {}))
         found = traces.get(clock.key(names))
         if found is None:

@@ -244,12 +244,12 @@ class _Work:
         adds = order.summed and order.uniform is not None
         if sums is None and adds and _finite(results):
             weights = None if order.uniform else results.counts
-            delta = results.delta
+            delta, stats = results.delta, results.stats
             assert isinstance(delta, torch.Tensor)
             lone = len(delta) == 1  # is added as it is: a model may be large
             sums = Sums(
                 delta[0] if lone else weighted_sum(delta, weights),
-                weighted_sum(results.stats, weights),
+                weighted_sum(stats, weights) if stats.numel() else stats[0],
                 payload_sums(order.program.method.parts, results.payloads, weights),
                 (weights[0] if weights else 1.0) if lone else None,
             )
@@ -258,9 +258,8 @@ class _Work:
             if order.summed and isinstance(results.delta, torch.Tensor):
                 return results._replace(delta=results.delta.clone())  # its memory is used again
             return results
-        if isinstance(results.delta, torch.Tensor):
-            results = results._replace(delta=results.delta[:0])
-        return results._replace(counted=True, sums=None)
+        rest = results.delta[:0] if isinstance(results.delta, torch.Tensor) else results.delta
+        return results._replace(delta=rest, counted=True, sums=None)
 
 
 def _finite(results: Results) -> bool:

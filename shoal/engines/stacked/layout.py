@@ -137,16 +137,17 @@ class Epoch:
         """``[C, count * B]`` columns with the step as the first axis, ``B`` rows each."""
         x, clients, length = self.pool_x, rows.shape[0], rows.shape[1] // count
         shape = (clients, count, length)
-        chosen, *rest = [
+        chosen = rows.reshape(shape).transpose(0, 1).reshape(count, -1)
+        rest = [
             column.reshape(*shape, *column.shape[2:]).transpose(0, 1).contiguous()
-            for column in (rows, labels, weight)
+            for column in (labels, weight)
             if column is not None
         ]
         rest += [] if keys is None else [keys.contiguous()]
         sample = x.shape[1:]
         row_bytes = max(1, sample.numel() * x.element_size())
         many = max(1, GATHER_BYTES // (row_bytes * clients * length))
-        return Steps(x, chosen.view(count, -1), rest, [clients, length, *sample], many)
+        return Steps(x, chosen, rest, [clients, length, *sample], many)
 
     def batch(self, piece: Piece, step: int, begin: int, end: int) -> Batch:
         """``[end - begin, length, ...]`` rows of this step for some clients of a piece."""

@@ -222,9 +222,10 @@ def plays(order: Order) -> bool:
 def total_work(order: Order, sizes: Sequence[int]) -> int:
     """Multiply-adds of the whole order, forward and backward, about."""
     rows = sum(sizes) * order.epochs
-    caps = [m.steps for m in order.members if m.steps is not None]
-    if len(caps) == len(order.members) and order.batch is not None:
-        rows = min(rows, sum(caps) * order.batch)
+    if order.batch is not None and order.members[0].steps is not None:
+        caps = [m.steps for m in order.members if m.steps is not None]
+        if len(caps) == len(order.members):
+            rows = min(rows, sum(caps) * order.batch)
     return 3 * _row_work(order) * max(1, rows)
 
 
@@ -247,8 +248,8 @@ def _spans(members: int, fitting: int, work: int) -> tuple[tuple[int, int], ...]
     many that ``FINEST`` cores have work, as long as each chunk is worth a millisecond."""
     count = max(-(-members // fitting), min(FINEST, work // MILLISECOND), 1)
     count = min(members, count + (count > 1 and count % 2))  # an even share for two threads
-    # a few more chunks, if they are then all of one size: one compilation less
-    count = next((n for n in range(count, count + count // 4 + 1) if members % n == 0), count)
+    if members % count:  # a few more chunks, if they are then all of one size: compiled once
+        count = next((n for n in range(count, count + count // 4 + 1) if members % n == 0), count)
     cuts = [members * i // count for i in range(count + 1)]
     return tuple(zip(cuts, cuts[1:], strict=False))
 

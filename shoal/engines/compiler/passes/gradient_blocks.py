@@ -7,10 +7,12 @@ client), ``assemble(blocks)``, which writes every block into its place in one bu
 
 Applies to every concatenation along the last axis that has the shape of the carry's first entry.
 The gradient of a table with more rows than a step looks up is not written out: its rows are added
-to the table itself. A sum is taken apart only as far as nobody else reads its terms. Exact to
-rounding: the terms of a sum are added in another order, the gradient last.
+to the table itself. That of a small bias, a sum over rows, is the product of ones with them. A sum
+is taken apart only as far as nobody else reads its terms. Exact to rounding: the terms of a sum are
+added in another order, the gradient last.
 
-Serves: all; R8 1.2 (rows of a table); W5 2.06 and W1b 1.34 together with rate_number, SCAFFOLD 1.2.
+Serves: all; R8 1.2 (rows of a table); W2 1.05 (small biases); W5 2.06 and W1b 1.34 together with
+rate_number, SCAFFOLD 1.2.
 """
 
 from __future__ import annotations
@@ -39,6 +41,8 @@ from shoal.engines.compiler.graph import (
 # A batched product into a part of a vector is one call of the matrix library for each client.
 # For blocks smaller than this, one call for all and a copy costs less.
 _SMALL_BLOCK = 4096
+# Multiply-adds of one client up to which torch makes a product itself, wherever it is added.
+_TINY_PRODUCT = 400
 
 
 class GradientBlock(NamedTuple):
@@ -70,7 +74,7 @@ def apply(graph: Graph) -> Graph | Refused:
     fx, theta = new.fx, new.carry[0]
     for node in reversed(list(fx.nodes)):
         if node.users and _pieces(node) and _lone_gradient(node, theta, top=True):
-            _accumulate_last(fx, node, theta)
+            _accumulate_last(new, node, theta)
             fx.eliminate_dead_code()
     for node in list(fx.nodes):
         if _is_gradient(node, theta):
@@ -135,8 +139,9 @@ def _terms(fx: FxGraph, node: Any, factor: Any, theta: Node, top: bool) -> Any:
     ]
 
 
-def _accumulate_last(fx: FxGraph, node: Node, theta: Node) -> None:
+def _accumulate_last(graph: Graph, node: Node, theta: Node) -> None:
     """Rewrite a sum so that the gradient's blocks are added last, in their places."""
+    fx = graph.fx
     with fx.inserting_before(node):
         terms = _terms(fx, node, 1, theta, True)
         gradient = next((t for t in terms if _is_gradient(t[0], theta)), None)
@@ -152,7 +157,7 @@ def _accumulate_last(fx: FxGraph, node: Node, theta: Node) -> None:
             total = insert(fx, aten.mul.Tensor, *first)
         for term, factor in rest:
             total = insert(fx, aten.add.Tensor, total, term, alpha=factor)
-        blocks = tuple(map(_by_rows, _blocks(gradient[0])))
+        blocks = tuple([_by_product(graph, _by_rows(b)) for b in _blocks(gradient[0])])
         new = _mark(fx, accumulate, (total, gradient[1], blocks), theta)
     node.replace_all_uses_with(new)
 
@@ -184,6 +189,19 @@ def _by_rows(block: GradientBlock) -> GradientBlock:
     index = insert(fx, aten.expand.default, index, [looked_up, width])
     flat = insert(fx, aten.reshape.default, source, [looked_up, width])
     return block._replace(operands=(index, flat), rows=True)
+
+
+def _by_product(graph: Graph, block: GradientBlock) -> GradientBlock:
+    """The gradient of a small bias, a sum over rows, as a product that is added at once."""
+    node = block.operands[0]
+    source: Any = node.args[0] if node.args else None
+    if op_name(node) != "sum" or node.args[1:] != ([1], True) or len(node.users) > 1:
+        return block
+    if len(shape(source)) != 3 or shape(source)[1] * shape(source)[2] >= _TINY_PRODUCT:
+        return block
+    clients, rows = shape(source)[:2]
+    ones = torch.ones(clients, 1, rows, dtype=dtype(source), device=graph.device)
+    return block._replace(product=True, operands=(graph.store_constant(ones), source))
 
 
 def _block(piece: Node, start: int, size: int, gradient: Node) -> GradientBlock:
