@@ -13,7 +13,7 @@
 - world_protocol  what a round needs to know of any world
 - files           bounds on files of others, writes that are complete or did not happen, text
                   formats, one writer per directory
-- machine         cores and memory: how many there are to use
+- machine         cores and memory: how many there are to use; tasks that several threads do
 - own_code        code of the user's that a config names: found, said, imported; its digest
 - old_names       names of version 0.1, read everywhere and written nowhere
 - notes           what a run should say: refusals and fallbacks, each once

@@ -1,4 +1,5 @@
-"""Cores and memory: how many there are, whose processor it is, what becomes of freed memory."""
+"""Cores and memory: how many there are, whose processor it is, tasks that several threads do, what
+becomes of freed memory."""
 
 from __future__ import annotations
 
@@ -6,7 +7,11 @@ import ctypes
 import os
 import re
 import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, wait
 from pathlib import Path
+from threading import Condition
+from typing import Generic, NamedTuple, TypeVar
 
 from shoal.core.errors import UserError
 
@@ -39,6 +44,100 @@ def processor_vendor() -> str:
         return ""
     found = re.search(r"^vendor_id\s*:\s*(\S+)", told, re.MULTILINE)
     return found[1] if found else ""
+
+
+# ---- threads -------------------------------------------------------------------------------------
+# Tasks that several threads do, with results in the order of the tasks.
+
+T = TypeVar("T")
+AHEAD = 2  # results per thread that may wait for those before them
+
+
+class _Failed(NamedTuple):
+    error: BaseException
+
+
+def in_order(tasks: Sequence[Callable[[], T]], pool: Executor, helpers: int) -> Iterator[T]:
+    """The results of the tasks, done by this thread and so many of a pool; the first error in that
+    order is raised, when nobody works on any task any more.
+
+    This thread works, too, instead of sleeping until the first result is there: threads that are
+    woken by one that goes to sleep are put on its core, where they share it for some rounds (W1 on
+    two cores: 20 ms instead of 14).
+
+    >>> from concurrent.futures import ThreadPoolExecutor
+    >>> with ThreadPoolExecutor(1) as pool:
+    ...     list(in_order([lambda k=k: k * k for k in range(5)], pool, 1))
+    [0, 1, 4, 9, 16]
+    """
+    board = _Board(tasks, AHEAD * (helpers + 1))
+    helping = [pool.submit(board.help) for _ in range(helpers)]
+    try:
+        for number in range(len(tasks)):
+            yield board.result(number)
+    finally:
+        board.close()
+        wait(helping)
+
+
+class _Board(Generic[T]):
+    """Which tasks are taken, and what came of them. Threads share it."""
+
+    def __init__(self, tasks: Sequence[Callable[[], T]], ahead: int) -> None:
+        self._tasks, self._ahead = tasks, ahead
+        self._next = self._wanted = 0  # not taken yet; whose result is asked for
+        self._found: dict[int, T | _Failed] = {}
+        self._changed = Condition()
+
+    def help(self) -> None:
+        """Do tasks until none is left."""
+        while (number := self._take(patient=True)) is not None:
+            self._do(number)
+
+    def result(self, number: int) -> T:
+        """The result of a task; other tasks are done while it is not there."""
+        with self._changed:
+            self._wanted = number
+            self._changed.notify_all()
+        while number not in self._found:
+            other = self._take(patient=False)
+            if other is not None:
+                self._do(other)
+                continue
+            with self._changed:
+                self._changed.wait_for(lambda: number in self._found)
+        found = self._found.pop(number)
+        if isinstance(found, _Failed):
+            raise found.error
+        return found
+
+    def close(self) -> None:
+        """Nobody wants the rest."""
+        with self._changed:
+            self._next = len(self._tasks)
+            self._changed.notify_all()
+
+    def _take(self, patient: bool) -> int | None:
+        """A task for whoever asks; ``patient`` waits while too many results wait."""
+        with self._changed:
+            while self._next < len(self._tasks):
+                if self._next < self._wanted + self._ahead:
+                    self._next += 1
+                    return self._next - 1
+                if not patient:
+                    return None
+                self._changed.wait()
+        return None
+
+    def _do(self, number: int) -> None:
+        found: T | _Failed
+        try:
+            found = self._tasks[number]()
+        except BaseException as error:  # raised where the results are asked for
+            found = _Failed(error)
+        with self._changed:
+            self._found[number] = found
+            self._changed.notify_all()
 
 
 # ---- allocator -----------------------------------------------------------------------------------

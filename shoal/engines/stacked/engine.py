@@ -8,15 +8,15 @@ added up in the order of the chunks, so the bits are the same for every number o
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 
 from shoal.core import tree
-from shoal.core.machine import cores, keep_freed_memory
+from shoal.core.machine import cores, in_order, keep_freed_memory
 from shoal.core.notes import Notes
 from shoal.core.tree import Tree
 from shoal.core.types import ClientData, Pool
@@ -105,10 +105,11 @@ class Stacked:
         return self._run([self._planned(order) for order in orders])
 
     def _run(self, works: Sequence[_Work]) -> Iterator[Results]:
-        tasks = [(work, number) for work in works for number in range(len(work.plan.spans))]
-        alone = len(tasks) == 1 or self.threads == 1
-        found = (work.run(number) for work, number in tasks) if alone else self._shared(tasks)
-        for (work, number), results in zip(tasks, found, strict=True):
+        chunks = [(work, number) for work in works for number in range(len(work.plan.spans))]
+        tasks = [partial(work.run, number) for work, number in chunks]
+        helpers = min(self.threads, len(tasks)) - 1
+        found = in_order(tasks, self._workers(), helpers) if helpers else (t() for t in tasks)
+        for (work, number), results in zip(chunks, found, strict=True):
             last = number == len(work.plan.spans) - 1
             yield results._replace(sums=work.sums.total) if last else results
 
@@ -124,20 +125,6 @@ class Stacked:
         compiled = known.compiled(plan.stacked)
         sums = sums or SumTree(len(plan.spans), lender=self._lender)
         return _Work(order, plan, sums, compiled, self._lender, self._one_by_one, self.notes)
-
-    def _shared(self, tasks: Sequence[tuple[_Work, int]]) -> Iterator[Results]:
-        """Results in the order of the tasks, computed by several threads."""
-        pool, waiting = self._workers(), deque[Future[Results]]()
-        try:
-            for work, number in tasks:
-                waiting.append(pool.submit(work.run, number))
-                if len(waiting) > 2 * self.threads:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:  # somebody failed, or nobody wants the rest
-                future.cancel()
 
     def ask(self, order: Order, question: Callable[..., Tree], payload: Tree) -> list[Tree]:
         asker, walk = self._known(order.program).asker, self.walk(order, question, payload)
@@ -179,7 +166,7 @@ class Stacked:
     def _workers(self) -> ThreadPoolExecutor:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(
-                self.threads, "clients", lambda: torch.set_num_threads(1)
+                self.threads - 1, "clients", lambda: torch.set_num_threads(1)
             )
         return self._pool
 
