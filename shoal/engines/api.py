@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from shoal.core import tree
+from shoal.core.machine import use_large_pages
 from shoal.core.tree import Tree
 from shoal.core.types import ClientData, LastBatch, Model, Reduction
 from shoal.engines.client_round import ClientProgram, Given
@@ -155,7 +156,10 @@ class Lender:
                 if found.shape == like.shape and _alike(found, like):
                     return found
         with torch.inference_mode(False):  # one that any other mode can write to
-            return torch.empty(like.shape, dtype=like.dtype, device=like.device)
+            new = torch.empty(like.shape, dtype=like.dtype, device=like.device)
+        if new.device.type == "cpu":
+            use_large_pages(new.data_ptr(), new.nbytes)
+        return new
 
     def give(self, vector: Tensor) -> None:
         """Nobody else holds it, or a view of it."""

@@ -129,7 +129,8 @@ FACTORED_BYTES = 8 * 2**20  # of the numbers that a chunk of factored clients wo
 MILLISECOND = 100_000_000  # multiply-adds that a core takes a millisecond or two for
 FINEST = 64  # chunks of a round: more cores than these would wait
 SMALL_STEP = 1_000_000  # multiply-adds of a stack's step that are not worth another compilation
-LARGE_STEP = 8_000_000  # multiply-adds of one client's step that gain nothing from company
+LARGE_STEP = 5_000_000  # multiply-adds of one client's step that gain nothing from company
+PLAYED_STEP = 8_000_000  # those beside which what autograd adds to a step is little
 NORMALISED_STEP = 2_000_000  # the same where batches are normalised and clients differ in rows
 FEW_LENGTHS = 32  # of batches, each of which a small step may be compiled for
 LARGE_LAYER = 2**14  # weights of a first layer from which it pays to keep its factors
@@ -216,7 +217,7 @@ def real_lengths(order: Order) -> bool:
 def plays(order: Order) -> bool:
     """Whether one client's step is so large that what autograd adds to it is little, and compiling
     it for one more length costs more than a few such steps save."""
-    return step_work(order) >= LARGE_STEP
+    return step_work(order) >= PLAYED_STEP
 
 
 def total_work(order: Order, sizes: Sequence[int]) -> int:

@@ -42,8 +42,8 @@ _SCHEMA = (
 AS_IT_IS: tuple[Any, ...] = ("none", [], "")  # nothing is done to the result
 Constants = dict[str, Tensor]  # by name, of a graph
 _UPDATES = (accumulate, assemble)
-_LARGE = 2_000_000  # multiply-adds that are worth another call
-_LARGE_SUM = 5_000_000  # those that are worth a pass over the sum, too
+_LARGE = 1_500_000  # multiply-adds that are worth another call
+_LARGE_SUM = 4_000_000  # those that are worth a pass over the sum, too
 _ADDED = 32  # products a sum's entry is made of, so that the pass is little beside them
 _USED = 128  # times that an entry of a copied operand is used, so that the copy is
 
