@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -35,11 +36,13 @@ def prepare(folder: Path, rounds: int) -> None:
     """The config, and the same for the script: rows of the table, cohorts, the start."""
     from shoal.config.build import build
     from shoal.config.schema import from_mapping
+    from shoal.core.old_names import spelled_as_0_1
     from shoal.data.sources import grey_images
     from shoal.rounds.cohort import choose_cohort
 
     text = CONFIG.format(rounds=rounds)
     (folder / "config.yaml").write_text(text)
+    (folder / "old.yaml").write_text(yaml.safe_dump(spelled_as_0_1(yaml.safe_load(text))))
     plan = build(from_mapping(yaml.safe_load(text)))
     lines = Path(grey_images.__file__).with_name("digits_split.txt").read_text().splitlines()
     train, test = (np.array(line.split(), dtype=np.int64) for line in lines)
@@ -90,15 +93,16 @@ class Command:
 def commands(folder: Path, old: Path | None) -> list[Command]:
     """shoal, the script, and perhaps an older shoal, in a prepared folder."""
 
-    def shoal(target: str) -> list[str]:
-        config = str(folder / "config.yaml")
-        return [sys.executable, "-P", "-m", "shoal", "run", config, "-o", target]
+    def shoal(target: str, config: str = "config.yaml") -> list[str]:
+        given = str(folder / config)
+        return [sys.executable, "-P", "-m", "shoal", "run", given, "-o", target]
 
     def script(target: str) -> list[str]:
         return [sys.executable, str(ROOT / "benchmarks" / "bare_run.py"), str(folder), target]
 
     found = [Command("shoal", shoal, folder), Command("plain", script, folder)]
-    return found + ([Command("old", shoal, folder, old)] if old else [])
+    earlier = partial(shoal, config="old.yaml")
+    return found + ([Command("old", earlier, folder, old)] if old else [])
 
 
 def _children() -> float:

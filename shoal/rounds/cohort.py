@@ -35,14 +35,15 @@ def choose_cohort(settings: Settings, moment: Moment, attempt: int = 0) -> tuple
     members = moment.members
     if settings.cohorts is not None:
         return settings.cohorts[moment.round]
-    key, size = _key(settings, moment, attempt), _size(settings, moment)
-    if settings.sampling == "bernoulli":
+    size, bernoulli = _size(settings, moment), settings.sampling == "bernoulli"
+    if size >= len(members) and not bernoulli:
+        return tuple(int(m) for m in members)
+    key = _key(settings, moment, attempt)
+    if bernoulli:
         wanted = settings.participation
         share = wanted if isinstance(wanted, float) else wanted / max(1, len(members))
         drawn = np.flatnonzero(rng.uniform(key, len(members))[0] < share)
         picks = drawn if len(drawn) else rng.sample(key, len(members), 1)
-    elif size >= len(members):
-        return tuple(int(m) for m in members)
     else:
         picks = rng.sample(key, len(members), size)
     return tuple(int(members[int(i)]) for i in picks)

@@ -51,7 +51,7 @@ def test_short_batches_give_what_padded_ones_give(
 ) -> None:
     settings = settings_of(METHODS[name]())
     slow, _, thetas = play(settings, Loop(), 3)
-    monkeypatch.setattr(plan, "LARGE_STEP", WAYS[way])
+    monkeypatch.setattr(plan, "PLAYED_STEP", WAYS[way])
     fast, _, found = play(settings, Stacked(threads=1), 3)
     assert torch.allclose(found[-1], thetas[-1], rtol=1e-9, atol=1e-11)
     assert torch.allclose(fast.models[0].stats, slow.models[0].stats, rtol=1e-9, atol=1e-11)
@@ -74,7 +74,7 @@ def test_no_step_pads(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings.pad, "which is found out by padding a batch"
     monkeypatch.setattr(normalisation._Pure, "_masked", refused)
     monkeypatch.setattr(normalisation._Pure, "_whole", whole)
-    monkeypatch.setattr(plan, "LARGE_STEP", WAYS[way])
+    monkeypatch.setattr(plan, "PLAYED_STEP", WAYS[way])
     engine = Stacked(threads=1)
     play(settings, engine, 2)
     assert not any("engine loop" in note for note in engine.notes)
@@ -93,7 +93,7 @@ def test_large_steps_of_other_lengths_are_not_compiled(
         return step(self, call, bound)
 
     monkeypatch.setattr(compiled.Compiled, "_compile", counted)
-    monkeypatch.setattr(plan, "LARGE_STEP", WAYS[way])
+    monkeypatch.setattr(plan, "PLAYED_STEP", WAYS[way])
     play(settings_of(catalog.fedavg()), Stacked(threads=1), 2)
     assert sorted(lengths) == {"played": [5], "compiled": [2, 3, 5]}[way]
 
@@ -133,7 +133,7 @@ def play_order(settings: Settings) -> Order:
 
 
 def test_threads_change_no_bit_of_what_is_played(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "LARGE_STEP", 1)
+    monkeypatch.setattr(plan, "PLAYED_STEP", 1)
     played = list[int]()
     step = compiled.Compiled.play
     monkeypatch.setattr(

@@ -237,15 +237,12 @@ class Chunk:
         capped = any([m.steps is not None for m in members])
         level = min(counts) == max(counts)
         if capped or not level:
-            places = tuple(sorted(places, key=lambda i: _fewest_last(members[i])))
-            members, counts = [members[i] for i in places], tuple(counts[i] for i in places)
+            caps = [2**40 if m.steps is None else m.steps for m in members]
+            places = tuple(sorted(places, key=lambda i: (-caps[i], -counts[i])))
+            members, counts = [members[i] for i in places], tuple([counts[i] for i in places])
         data = [m.train for m in members]
-        rows = torch.stack([d.rows for d in data]) if level else own_padding([d.rows for d in data])
-        labels = (
-            torch.stack([d.labels for d in data])
-            if level
-            else own_padding([d.labels for d in data])
-        )
+        columns = [d.rows for d in data], [d.labels for d in data]
+        rows, labels = map(torch.stack, columns) if level else own_padding(counts, *columns)
         weights = None
         like = next((d.weight for d in data if d.weight is not None), None)
         if like is not None:
@@ -435,11 +432,6 @@ def given_to(order: Order, members: Sequence[Member]) -> Given:
     return Given(theta, order.initial, model.stats, counts, memories, order.sent, batches)
 
 
-def _fewest_last(member: Member) -> tuple[int, int]:
-    cap = member.steps if member.steps is not None else 2**40
-    return (-cap, -len(member.train))
-
-
 def _memories(order: Order, member: Member) -> tuple[Tree, ...]:
     """The member's memories; made anew only where something is missing."""
     kept = member.memories
@@ -464,20 +456,17 @@ def stacked_whole(data: Sequence[ClientData], length: int = 0, unequal: bool = F
     ones = [p.x.new_ones(p.x.shape[0]) if p.weight is None else p.weight for p in parts]
     length = length or padded_size(max(sizes), LENGTHS_ALONE if len(data) == 1 else LENGTHS)
     weight = pad_sequence(ones, True)
-    return Batch(
-        own_padding([p.x for p in parts], length),
-        own_padding([p.y for p in parts], length),
-        pad(weight, (0, length - weight.shape[1])),
-    )
+    x, y = own_padding(sizes, [p.x for p in parts], [p.y for p in parts], length=length)
+    return Batch(x, y, pad(weight, (0, length - weight.shape[1])))
 
 
-def own_padding(columns: Sequence[Tensor], length: int = 0) -> Tensor:
+def own_padding(counts: Sequence[int], *columns: Sequence[Tensor], length: int = 0) -> list[Tensor]:
     """Columns of several clients as one, each padded with its own first entry: nothing of another
     client's, and nothing that a network has never seen."""
-    sizes = np.array([len(column) for column in columns])[:, None]
-    place = np.arange(max(length, int(sizes.max())))
+    sizes = np.array(counts)[:, None]
+    place = np.arange(max(length, max(counts)))
     # one selection for all: a round of small clients would be made of little else
     chosen = np.where(place < sizes, place, 0) + sizes.cumsum()[:, None] - sizes
-    every = torch.cat(list(columns))
-    found = every.index_select(0, torch.from_numpy(chosen.reshape(-1)).to(every.device))
-    return found.view(len(columns), len(place), *every.shape[1:])
+    index = torch.from_numpy(chosen.reshape(-1)).to(columns[0][0].device)
+    every = [torch.cat(column) for column in columns]  # type: ignore[arg-type]
+    return [e.index_select(0, index).view(len(counts), -1, *e.shape[1:]) for e in every]
