@@ -131,6 +131,9 @@ def _lone_gradient(node: Any, theta: Node, top: bool = False) -> bool:
 
 def _terms(fx: FxGraph, node: Any, factor: Any, theta: Node, top: bool) -> Any:
     if _is_gradient(node, theta) or not _lone_gradient(node, theta, top):
+        pieces = _pieces(node) if isinstance(node, Node) and len(node.users) == 1 else []
+        if len(pieces) == 1:  # a number times something: the number goes with the factor
+            return [(pieces[0][0], times(fx, factor, pieces[0][1]))]
         return [(node, factor)]
     return [
         term
