@@ -20,7 +20,6 @@ from shoal.config import from_mapping
 from shoal.config.build import RunPlan, build
 from shoal.config.schema import Config
 from shoal.config.subject import dataset_of, task_of
-from shoal.core import tree
 from shoal.core.types import ClientData, Model
 from shoal.engines.api import Order
 from shoal.engines.stacked import plan as plans
@@ -204,8 +203,13 @@ def everything(federation: Federation) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
 
     def put(name: str, value: Any) -> None:
-        for number, leaf in enumerate(tree.leaves(value)):
-            found[f"{name} {number}"] = leaf.detach().clone()
+        kind = getattr(value, "_fields", None)
+        for number, leaf in enumerate(value if isinstance(value, tuple) else (value,)):
+            own = f"{name} {type(value).__name__}.{kind[number]}" if kind else f"{name} {number}"
+            if isinstance(leaf, tuple):
+                put(own, leaf)
+            elif leaf is not None:
+                found[own] = leaf.detach().clone()
 
     for k, model in enumerate(federation.models):
         found[f"model {k}"], found[f"statistics {k}"] = model.theta.clone(), model.stats.clone()

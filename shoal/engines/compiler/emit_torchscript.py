@@ -32,7 +32,7 @@ class Script:
     def __init__(self, source: str, constants: Mapping[str, Tensor]) -> None:
         """Raises what TorchScript raises of a source that it cannot read."""
         self.source = source
-        self._constants = list(constants.values())
+        self.constants = list(constants.values())
         self._run = torch.jit.CompilationUnit(source).run  # looked up once: it is made anew always
 
     def run(self, *lists: Any) -> Any:
@@ -40,10 +40,6 @@ class Script:
         # As written: an optimised order would come after some calls only, and change bits then.
         with torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
             return self._run(*lists)
-
-    @property
-    def constants(self) -> list[Tensor]:
-        return self._constants
 
 
 class EpochScript(Script):

@@ -26,10 +26,9 @@ from shoal.engines.compiler.passes.gradient_blocks import accumulate, assemble
 
 # Entry by entry, with an ``out=`` form in Python: may be stored over any operand.
 _ARITHMETIC = ("add", "sub", "mul", "div", "neg", "addcmul", "addcdiv", "lerp", "reciprocal")
-_WHOLE = ("bitwise_xor",)  # of whole numbers
 _BOUNDS = ("abs", "sign", "clamp", "clamp_min", "clamp_max", "maximum", "minimum")
 _CURVES = ("exp", "log", "log1p", "expm1", "sqrt", "rsqrt", "square", "pow", "sin", "cos", "erf")
-ENTRYWISE = frozenset((*_ARITHMETIC, *_WHOLE, *_BOUNDS, *_CURVES, "tanh", "sigmoid"))
+ENTRYWISE = frozenset((*_ARITHMETIC, *_BOUNDS, *_CURVES, "tanh", "sigmoid", "bitwise_xor"))
 # May be stored over the first operand only.
 OVER_FIRST = frozenset(("relu", "masked_fill", "scatter_add", "threshold_backward", "addmm"))
 _NEVER = 1 << 60

@@ -212,9 +212,8 @@ class Compiled:
         state, homes = form_of(call.carry)
         held, fixed = form_of((call.rate, call.given, call.start))
         shape = (state, held, form_of((call.batch, call.noise))[0])
-        if self.stacked:
-            bound = Bound(homes, fixed)
-        else:
+        bound = Bound(homes, fixed)
+        if not self.stacked:
             bound = self.bound_to(call.given, call.start, call.carry, call.rate)
         names, traces = self._steps.get(shape, ((), {}))
         found = traces.get(clock.key(names))

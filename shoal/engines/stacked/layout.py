@@ -398,11 +398,8 @@ class Chunk:
 
     def _read(self) -> int:
         """How many rows a client takes in an epoch, at most."""
-        most = 0
-        for member, count in zip(self.members, self.counts, strict=True):
-            cap = member.steps
-            most = max(most, count if cap is None else rows_taken(self.order, count, cap))
-        return most
+        pairs = zip(self.members, self.counts, strict=True)
+        return max([n if m.steps is None else rows_taken(self.order, n, m.steps) for m, n in pairs])
 
     def noise(self, epoch: int, step: int, begin: int, end: int) -> tuple[Tree, ...]:
         """Every part's noise for clients ``begin..end``."""
