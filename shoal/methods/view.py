@@ -163,8 +163,6 @@ class Uploads:
     payload: Tree = ()  # of the asking part, reduced as it declares
     stacked: Tensor | None = None  # [m, P], only for parts that need every upload
     norms: tuple[float, ...] = ()  # |delta_i|, from the guard's pass
-    losses: tuple[float, ...] = ()
-    mean_steps: float = 0.0
     stats: Tensor | None = None  # the mean of the clients' running statistics
 
 
@@ -207,7 +205,6 @@ class ServerView:
     calls: ClientCalls | None = None
     uploads: Uploads | None = None
     sent: Tensor | None = None  # the vector that went down
-    noise: Tree = ()
     models: tuple[Model, ...] = field(default=())
     seed: int = 0  # of the run, for what a part draws on the server
     oracle: Drifting | None = None  # what no real server knows; None where nothing drifts

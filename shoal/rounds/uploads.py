@@ -247,7 +247,6 @@ class UploadSums:
             delta=summed / total if summed.is_inference() else summed.div_(total),
             stacked=torch.stack(self.rows) if self.keep_rows else None,
             norms=tuple(self.norms),
-            mean_steps=self.steps / max(1, len(self.clients)),
             stats=stats,
         )
 
