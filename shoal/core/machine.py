@@ -134,7 +134,9 @@ class _Board(Generic[T]):
         found: T | _Failed
         try:
             found = self._tasks[number]()
-        except BaseException as error:  # raised where the results are asked for
+        except KeyboardInterrupt:  # in the thread that asks: it is not kept waiting
+            raise
+        except BaseException as error:  # raised when its turn comes
             found = _Failed(error)
         with self._changed:
             self._found[number] = found

@@ -50,6 +50,20 @@ def test_the_first_error_is_raised_after_the_results_before_it() -> None:
     assert found == [0, 1, 2, 3]
 
 
+def test_who_interrupts_does_not_wait_for_the_tasks_before() -> None:
+    main, later = threading.current_thread(), threading.Event()
+
+    def task(number: int) -> int:
+        if threading.current_thread() is main:
+            later.set()
+            raise KeyboardInterrupt
+        later.wait(10)
+        return number
+
+    with ThreadPoolExecutor(1) as pool, pytest.raises(KeyboardInterrupt):
+        list(in_order([partial(task, k) for k in range(9)], pool, 1))
+
+
 def test_who_stops_asking_finds_nobody_at_work() -> None:
     begun, ended = list[int](), list[int]()
 
