@@ -168,7 +168,7 @@ class Federation:
             federation.servers.append(tuple(p.server_state(view) for p in settings.method.parts))
         return federation
 
-    def regrouped(
+    def use_models(
         self, settings: Settings, models: Sequence[Model], moment: Moment, rate: float
     ) -> None:
         """Other models from here on; a new or replaced one starts with fresh states."""
@@ -313,9 +313,9 @@ class Round:
             if part.resets == "both":
                 self.federation.store.forget_part(i)
 
-    def regroup(self, models: Sequence[Model]) -> None:
+    def use_models(self, models: Sequence[Model]) -> None:
         """Use other models from here on; a new or replaced one starts with fresh states."""
-        self.federation.regrouped(self.settings, models, self.moment, self.lr_per_epoch[0])
+        self.federation.use_models(self.settings, models, self.moment, self.lr_per_epoch[0])
 
     def last_models(self) -> Callable[[], Iterator[Tensor]] | None:
         """Reads what every present member trained last, for measures; None where no part keeps it,
