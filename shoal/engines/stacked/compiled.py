@@ -215,6 +215,7 @@ class Compiled:
         bound = Bound(homes, fixed)
         if not self.stacked:
             bound = self.bound_to(call.given, call.start, call.carry, call.rate)
+        # what a trace read of the clock, and the traces by what was read
         names, traces = self._steps.get(shape, ((), {}))
         found = traces.get(clock.key(names))
         if found is None:
