@@ -336,12 +336,12 @@ class Order:
     initial: Tensor
     sent: tuple[Tree, ...]
     members: tuple[Member, ...]
-    rates: tuple[float, ...]  # one a local epoch
+    rates: tuple[float, ...]  # one per local epoch
     seed: int
     round: int
     session: int
     stage: int
-    batch: int | None  # rows a step; None: all of a client's rows
+    batch: int | None  # rows per step; None: all of a client's rows
     pad: int  # run-wide length of a ragged batch; 0: every client has equally many rows
     shuffle: bool = True
     uniform: bool | None = None  # how uploads will be weighed; None: an engine need not add up

@@ -92,7 +92,7 @@ class Settings:
     program: ClientProgram
     world: World
     seed: int
-    rates: Rates  # one rate a local epoch
+    rates: Rates  # one rate per local epoch
     participation: int | float = 1.0
     sampling: str = "fixed"  # see shoal.rounds.cohort
     candidates: int | None = None  # whose loss is looked at; None: twice the cohort
@@ -138,7 +138,7 @@ class Federation:
 
     initial: Model
     models: list[Model]
-    servers: list[tuple[Tree, ...]]  # one tuple a model, one state a part
+    servers: list[tuple[Tree, ...]]  # one tuple per model, one state per part
     store: ClientStore = field(default_factory=ClientStore)
     # (model, part) -> number and payload of its last session_end; one count for all of them, so
     # that a single number says what a client has heard of
