@@ -53,7 +53,7 @@ STEP_PASSES = (
     Pass("scale_last", scale_last.apply),
     Pass("large_products", large_products.apply),
 )
-# What runs once a round is worth less trouble.
+# What runs once per round is worth less trouble.
 FUNCTION_PASSES = (
     Pass("clean", clean.apply),
     Pass("classes_first", softmax_loss.apply_to_functions),
