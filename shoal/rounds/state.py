@@ -98,8 +98,10 @@ class Settings:
     candidates: int | None = None  # whose loss is looked at; None: twice the cohort
     cohorts: tuple[tuple[int, ...], ...] | None = None  # the cohort of every round, if prescribed
     uniform: bool = False  # aggregation weights: uniform, or by samples
-    batch: int | None = None
-    steps: int | tuple[int, ...] | None = None
+    batch: int | None = None  # rows per step; None: all of a client's
+    steps: int | tuple[int, ...] | None = (
+        None  # most per round; of several, client i's is [i % len]
+    )
     shuffle: bool = True
     last_batch: LastBatch = "keep"
     lone_layer: str | None = None  # cannot train on a batch of one row
