@@ -219,7 +219,7 @@ def play_round(
     report = RoundReport()
     round = Round(federation, settings, moment, engine, spent=report.probing)
     if moment.shift is not None or federation.noticed:
-        round = round.attempt(())
+        round = round.attempt(())  # a copy for the change of session, which all attempts begin with
         change_session(round, before)
     for attempt in range(settings.guard.retries + 1):
         report.attempts = attempt + 1

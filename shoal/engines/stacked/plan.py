@@ -163,16 +163,19 @@ def plan_for(order: Order, matches: Matches, cache_bytes: int = CACHE_BYTES) -> 
     depends on the program and the shapes only."""
     sizes = order.sizes
     members, step = len(sizes), step_work(order)
+    # which path
     whole = min(sizes) == max(sizes) and _one_layout(order)
     uniform = order.program.uniform and whole and _full_batches(order)
     work = total_work(order, sizes)
     path = Path.UNIFORM if uniform else Path.GENERAL
     why = [_why_path(order, uniform)]
+    # side by side, or each alone
     looks = order.program.needs_train or order.program.needs_validation
     ragged = looks and order.pad == 0 and min(sizes) != max(sizes)
     most = NORMALISED_STEP if real_lengths(order) else LARGE_STEP
     stacked = order.program.task.stackable and step < most and not ragged
     why.append(_why_alone(order, step, most, ragged))
+    # how many to a chunk; with factors other numbers fit into the cache
     fitting = max(1, cache_bytes // _bytes(order)) if stacked else 1
     spans = _spans(members, fitting, work)
     if uniform and stacked:
