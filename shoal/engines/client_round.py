@@ -357,7 +357,7 @@ class ClientProgram:
         view = self._view(given, carry.x, start, carry.stats, rate, clock, WholeData())
         own: Callable[[View, int], View] = lambda v, i: self._own(v, given, carry, i, noise)  # noqa: E731
         batch = self._run("batch", lambda i, part, rows: part.batch(own(view, i), rows), batch)
-        view = replace(view, batch=batch, plain_grad=self._plain_gradient(batch, carry.stats))
+        view = replace(view, batch=batch, plain_grad=plain_gradient(self.task, batch, carry.stats))
         view = replace(view, rate=self._rate(view, own, rate))
         seen: list[Tensor] = []
         terms, wrappers = self.fillers("terms"), self.fillers("grad")
@@ -495,9 +495,6 @@ class ClientProgram:
             value = part.rate(own(view, i))
             rate = torch.as_tensor(value, dtype=rate.dtype) if part.sets_rate else rate * value
         return rate
-
-    def _plain_gradient(self, batch: Batch, stats: Tensor) -> GradFn:
-        return plain_gradient(self.task, batch, stats)
 
     def _full_gradient(self, train: Batch, stats: Tensor) -> GradFn:
         return full_gradient(self.task, train, stats, self.weight_decay)
