@@ -111,7 +111,7 @@ lint: setup ## ruff, mypy --strict, import layers
 	  "mypy"        '$(BIN)/mypy --strict shoal' \
 	  "imports"     '$(BIN)/lint-imports'
 
-bench: setup ## shoal beside bare loops on small networks, one line a workload
+bench: setup ## shoal beside bare loops on small networks, one line per workload
 	@$(BIN)/python -m benchmarks.run
 
 bench-real: setup ## the same on networks that people train
@@ -144,7 +144,7 @@ bench-peers: setup ## shoal beside Flower, pfl, fedjax and JAX, each installed i
 bench-ray: setup ## a round on a Ray cluster of this machine, its cost and a model of it
 	@$(BIN)/python -m benchmarks.cluster
 
-bench-flower: setup ## rounds a second of a real federation beside plain Flower's FedAvg
+bench-flower: setup ## rounds per second of a real federation beside plain Flower's FedAvg
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -s tests/flower/test_speed.py
 
 docs: setup ## build the documentation site into build/site

@@ -1,7 +1,7 @@
 """``make bench-methods``: what a method costs a round beside FedAvg, same engine, same work.
 
 Methods whose mathematics adds only vector algebra should cost little more than FedAvg; FedSAM takes
-two gradients a step. FedAvg plays right before every turn of a method, and the median of those
+two gradients per step. FedAvg plays right before every turn of a method, and the median of those
 ratios counts: the machine changes its speed within a run by more than the bars allow.
 """
 

@@ -1,4 +1,4 @@
-"""``make bench-scaling``: how a round's time grows with clients a round, members and parameters.
+"""``make bench-scaling``: how a round's time grows with clients per round, members and parameters.
 
 FedAvg on the stacked engine; the bare loop beside it where it is the same work. The client is
 W5's (20 samples, one epoch of 10); what does not grow stays at 100 clients of 10,000 members and
@@ -84,9 +84,9 @@ def draw(found: list[Row], picture: Path) -> None:
     import matplotlib.pyplot as plt
 
     titles = {
-        "cohort": "clients a round",
+        "cohort": "clients per round",
         "members": "members (100 a round)",
-        "parameters": "parameters (10 clients a round)",
+        "parameters": "parameters (10 clients per round)",
     }
     figure, axes = plt.subplots(1, 3, figsize=(11, 3.4), layout="constrained")
     for axis, (sweep, title) in zip(axes, titles.items(), strict=True):

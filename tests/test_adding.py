@@ -53,6 +53,8 @@ def test_it_applies_and_is_small(name: str, tmp_path: Path) -> None:
     before = sum(lines(ROOT / file) for file in code if (ROOT / file).exists())
     added = sum(lines(tmp_path / file) for file in code) - before
     assert 0 < added <= MOST
+    said = re.search(rf"^\| \[{name}\].* \| (\d+) \|$", PAGE, re.MULTILINE)
+    assert said is not None and int(said[1]) == added, "the table at the top counts its lines"
     assert any(file.startswith("tests/") for file in changed(name))
 
 

@@ -2,9 +2,8 @@
 
 Blocks of a page run in order, in one temporary directory: ``yaml`` with a title is written to that
 file and checked, and so is a ``python`` module with a title; ``sh`` goes through the command line
-(lines that begin with ``shoal``), ``python`` is executed in one namespace a page. ``text`` is shown
-only. A block that cannot run says why in a
-comment above it: ``<!-- not run: the reason -->``.
+(lines that begin with ``shoal``), ``python`` is executed in one namespace per page. ``text`` is
+shown only. A block that cannot run says why in a comment above it: ``<!-- not run: why -->``.
 """
 
 from __future__ import annotations
@@ -170,7 +169,7 @@ def test_every_method_has_a_page_with_what_it_does_and_costs(
         if catalog.METHODS[name]().parts:
             assert "**Deviations from the paper.**" in text
         if name in curves:
-            assert "<polyline" in text and "| gradients a local step |" in text
+            assert "<polyline" in text and "| gradients per local step |" in text
 
 
 def test_formulas_are_found_in_docstrings() -> None:

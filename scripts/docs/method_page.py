@@ -124,7 +124,7 @@ def _cost(name: str, curves: dict[str, Any]) -> str:
     rows = [
         ("sent down, vectors per client and round", c["down"]),
         ("sent up, vectors per client and round", c["up"]),
-        ("gradients a local step", c["gradients"]),
+        ("gradients per local step", c["gradients"]),
         ("kept by a client between rounds, vectors", c["client"]),
         ("kept by the server's parts, vectors", c["server"]),
         ("communication beside FedAvg", c["communication_ratio"]),

@@ -52,7 +52,7 @@ def _mix(z: Keys) -> Keys:
 
 
 def keys(seed: int, purpose: Purpose, *parts: int | Sequence[int] | npt.NDArray[np.int64]) -> Keys:
-    """One key, or one a client when a part is a sequence.
+    """One key, or one per client when a part is a sequence.
 
     >>> a, b = keys(0, Purpose.ORDER, 3, [10, 11])
     >>> bool(a == keys(0, Purpose.ORDER, 3, 10)[0]), bool(a == b)

@@ -79,7 +79,7 @@ def cross_entropy_rows(logits: Tensor, labels: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class ModuleTask:
-    """Any ``torch.nn.Module`` with a loss a row.
+    """Any ``torch.nn.Module`` with a loss per row.
 
     A module that returns a pair is read as ``(logits, features)``; otherwise the features are the
     logits. Layers that draw random numbers (dropout) do so with the key of the batch, in training

@@ -96,7 +96,7 @@ class ClientData:
     weight: Tensor | None = None
 
     def __len__(self) -> int:
-        return self.rows.size(0)  # many times a round: half the time of the shape's first
+        return self.rows.size(0)  # many times per round: half the time of the shape's first
 
 
 class Batch(NamedTuple):
@@ -120,14 +120,16 @@ class Batch(NamedTuple):
         return cls(x, y, weight, key)
 
     def mean(self, values: Tensor) -> Tensor:
-        """Mean of one value a row, padding left out."""
+        """Mean of one value per row, padding left out."""
         if self.weight is None:
             return values.mean()
         return (values * self.weight).sum() / self.weight.sum().clamp_min(1e-12)
 
 
 class Outputs(NamedTuple):
-    """What a model says of a batch. ``stats`` are the running statistics after the pass."""
+    """What a model says of a batch. ``logits`` are ``[n, C]`` where a row has one class;
+    ``shoal/metrics/losses.py`` has their shapes for every target. ``stats`` are the running
+    statistics after the pass."""
 
     logits: Tensor
     features: Tensor
@@ -173,7 +175,7 @@ class Reduction(StrEnum):
 
     MEAN = "mean"  # with the aggregation weights
     SUM = "sum"  # plain sum, in client order
-    STACK = "stack"  # one row a client, in client order
+    STACK = "stack"  # one row per client, in client order
 
 
 @dataclass(frozen=True)

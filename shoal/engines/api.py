@@ -178,8 +178,8 @@ def _alike(one: Tensor, other: Tensor) -> bool:
 # A sum of floating-point numbers depends on its order in the last bits. Here the order follows from
 # the number of chunks alone: ``FAN`` neighbours are added one after another into one vector, then
 # ``FAN`` of those sums, and so on. Threads (or machines) may compute any branch at any time; the
-# bits
-# at the root are always the same. A round in one thread holds one vector per level of the tree.
+# bits at the root are always the same. A round in one thread holds one vector per level of the
+# tree.
 
 FAN = 4  # neighbours that are added into one sum
 FEW = 100  # numbers up to which Python's sum is cheaper than torch's
@@ -336,12 +336,12 @@ class Order:
     initial: Tensor
     sent: tuple[Tree, ...]
     members: tuple[Member, ...]
-    rates: tuple[float, ...]  # one a local epoch
+    rates: tuple[float, ...]  # one per local epoch
     seed: int
     round: int
     session: int
     stage: int
-    batch: int | None  # rows a step; None: all of a client's rows
+    batch: int | None  # rows per step; None: all of a client's rows
     pad: int  # run-wide length of a ragged batch; 0: every client has equally many rows
     shuffle: bool = True
     uniform: bool | None = None  # how uploads will be weighed; None: an engine need not add up

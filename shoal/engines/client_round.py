@@ -1,4 +1,7 @@
-"""One client's round as four pure functions: start, step, epoch_end, end."""
+"""One client's round as four pure functions: start, step, epoch_end, end.
+
+To read it, begin at ``ClientProgram.step``. The first section only takes gradients.
+"""
 
 from __future__ import annotations
 
@@ -97,9 +100,9 @@ def replaying() -> Iterator[None]:
 
 
 # ---- client round --------------------------------------------------------------------------------
-# One client's round as four pure functions on vectors ``[P]``: start, step, epoch_end, end.
+# What the four functions are given and what they give, on vectors ``[P]``.
 #
-# An engine runs it one by one, or maps it over a cohort. Nothing here knows which.
+# An engine calls them client by client, or maps them over a cohort. Nothing here knows which.
 
 
 class Given(NamedTuple):
@@ -141,8 +144,8 @@ class Ended(NamedTuple):
     memories: tuple[Tree, ...]
 
 
-Own = Callable[[View, int], View]  # the view of the part with that number
-Fillers = Sequence[tuple[int, Part]]
+Own = Callable[[View, int], View]  # a view as the part with that number sees it, with its states
+Fillers = Sequence[tuple[int, Part]]  # the parts that fill a slot, with their numbers
 
 
 def plain_gradient(task: Task, batch: Batch, stats: Tensor) -> GradFn:
@@ -170,7 +173,7 @@ def method_gradient(
 ) -> GradFn:
     """Base loss and terms over one forward pass, wrapped by the parts, leftmost innermost.
 
-    ``seen`` is given the running statistics after each pass.
+    The gradient function appends the running statistics after each of its passes to ``seen``.
     """
     batch, task = view.batch, view.task
     assert batch is not None
@@ -317,7 +320,7 @@ class ClientProgram:
     def needs_validation(self) -> bool:
         return any(p.validation_data for p in self.method.parts)
 
-    # ---- the four functions, with gradients off: see shoal/engines/client_round.py ----
+    # ---- the four functions, with gradients off: see "differentiate" above ----
     @torch.no_grad()
     def start(
         self, given: Given, rate: Tensor, local: WholeData, clock: Clock
@@ -354,7 +357,7 @@ class ClientProgram:
         view = self._view(given, carry.x, start, carry.stats, rate, clock, WholeData())
         own: Callable[[View, int], View] = lambda v, i: self._own(v, given, carry, i, noise)  # noqa: E731
         batch = self._run("batch", lambda i, part, rows: part.batch(own(view, i), rows), batch)
-        view = replace(view, batch=batch, plain_grad=self._plain_gradient(batch, carry.stats))
+        view = replace(view, batch=batch, plain_grad=plain_gradient(self.task, batch, carry.stats))
         view = replace(view, rate=self._rate(view, own, rate))
         seen: list[Tensor] = []
         terms, wrappers = self.fillers("terms"), self.fillers("grad")
@@ -492,9 +495,6 @@ class ClientProgram:
             value = part.rate(own(view, i))
             rate = torch.as_tensor(value, dtype=rate.dtype) if part.sets_rate else rate * value
         return rate
-
-    def _plain_gradient(self, batch: Batch, stats: Tensor) -> GradFn:
-        return plain_gradient(self.task, batch, stats)
 
     def _full_gradient(self, train: Batch, stats: Tensor) -> GradFn:
         return full_gradient(self.task, train, stats, self.weight_decay)

@@ -14,7 +14,7 @@ from shoal.core.layers.drawing import step_keys
 from shoal.core.tree import Tree
 from shoal.core.types import Batch, ClientData, Work
 from shoal.engines.api import Member, Order, Results
-from shoal.engines.client_round import Carry, ClientProgram, Given, WholeData
+from shoal.engines.client_round import Carry, ClientProgram, Given, WholeData, plain_gradient
 from shoal.methods.method import Method
 from shoal.methods.view import View
 
@@ -246,7 +246,7 @@ def question_view(
     def plain(x: Tensor, rate_value: float, epoch: int, decayed: bool) -> Tensor:
         decay = program.weight_decay if decayed else 0.0
         for batch in epoch_batches(order, member.client, member.train, epoch):
-            gradient = program._plain_gradient(batch, stats)(x)
+            gradient = plain_gradient(program.task, batch, stats)(x)
             x = x - rate_value * (gradient + decay * x if decay else gradient)
         return x
 

@@ -93,7 +93,8 @@ def _is_foreign(kind: type) -> bool:
 class Method:
     """Parts that act left to right as written. ``a | b`` is ``a``'s parts, then ``b``'s.
 
-    ``base`` marks a method that can stand under a plug-in: it decides the weights of a composition.
+    A composition has the ``weights`` of its first ``base`` method with parts; plug-ins
+    (``base=False``) have no say in that. Alone they run over plain averaging.
 
     >>> Method("a") | Method("b")
     Method a + b (client weights: by_samples): no parts, plain averaging
@@ -205,7 +206,7 @@ class Method:
         bases = [m for m in (self, other) if m.base and m.parts] or [
             m for m in (self, other) if m.base
         ]
-        # 0.3 of the specification: a composition takes the base method's weights
+        # a plug-in leaves the weights of the method that it is composed with
         weights = bases[0].weights if bases else "by_samples"
         if any(p.equal_weights for p in self.parts + other.parts):
             weights = "equal"

@@ -438,9 +438,9 @@ def trains(part: Callable[..., Part], as_the_run: bool = False) -> Callable[[_F]
     """Marks a question whose answer is what ``part`` uploads after local training, by SGD without
     momentum, or ``as_the_run`` trains.
 
-    The payload is one rate an epoch, and ``part`` the part of a method of its own; weights decay as
-    in the run. An engine that stacks clients then
-    trains them all at once instead of putting the question to one after another.
+    The payload is one rate per epoch, and ``part`` the part of a method of its own; weights decay
+    as in the run. An engine that stacks clients then trains them all at once instead of putting the
+    question to one after another.
     """
 
     def marked(function: _F) -> _F:

@@ -1,7 +1,7 @@
 """What a method costs in communication, computation and storage, beside what was printed.
 
 The counting rule: a *vector* is one model (parameters and running statistics). Communication is
-vectors down and up a round and participant; computation is gradient evaluations a local step;
+vectors down and up per round and participant; computation is gradient evaluations per local step;
 storage is what a client has at hand in a round: its working copy, what it kept since earlier rounds
 and what it was sent beside the model. Ratios are to FedAvg, which sends 2, evaluates 1 and has 1.
 What the server keeps beyond the model is measured too; the table leaves it out.
@@ -85,7 +85,7 @@ def beside_table_8(measured: dict[str, MethodCost]) -> str:
     """Our figures beside the printed ones, one line per method; a dash is not printed there."""
     both = "ours / Table 8"
     lines = [
-        f"{'method':<12}{'communication':>20}{'gradients a step':>20}{'storage':>18}",
+        f"{'method':<12}{'communication':>20}{'gradients per step':>20}{'storage':>18}",
         f"{'':<12}{both:>20}{both:>20}{both:>18}",
     ]
     for name, own in measured.items():

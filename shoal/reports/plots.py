@@ -167,7 +167,7 @@ def _floats(values: Sequence[float | None]) -> np.ndarray[Any, np.dtype[np.float
 
 
 def draw_curves(stories: Sequence[Story], out: Path, labels: Sequence[str] | None = None) -> None:
-    """One line a run, dotted lines and words where the first run's world changed."""
+    """One line per run, dotted lines and words where the first run's world changed."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Block(Protocol):
-    """What some clients remember, one row a client. It outlives the machines that hold it."""
+    """What some clients remember, one row per client. It outlives the machines that hold it."""
 
     count: int
 

@@ -36,7 +36,7 @@ LOOKED_AT = 100_000  # blocks of data that are counted before the first round
 
 
 def fewest_rows(batch: int | None, last_batch: LastBatch, rows: int, cap: int | None) -> int:
-    """The shortest batch of a client with so many rows and at most ``cap`` steps a round.
+    """The shortest batch of a client with so many rows and at most ``cap`` steps per round.
 
     >>> [fewest_rows(8, way, 17, None) for way in ("keep", "drop", "merge")]
     [1, 8, 8]

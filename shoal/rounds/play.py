@@ -1,4 +1,4 @@
-"""Play_round: session change, training, aggregation, server step; calls to clients."""
+"""One round from the top (``play_round``); how the server reaches clients outside training."""
 
 from __future__ import annotations
 
@@ -51,7 +51,6 @@ class ServerCalls:
         return answers
 
     def rehearse(self, start: Tensor | Model, rounds: int, rate: float) -> Tensor:
-
         round = self.round
         epochs = len(round.lr_per_epoch)
         settings = replace(
@@ -220,15 +219,15 @@ def play_round(
     report = RoundReport()
     round = Round(federation, settings, moment, engine, spent=report.probing)
     if moment.shift is not None or federation.noticed:
-        round = round.attempt(())
+        round = round.attempt(())  # a copy for the change of session, which all attempts begin with
         change_session(round, before)
     for attempt in range(settings.guard.retries + 1):
         report.attempts = attempt + 1
         report.probing.next_attempt()
         trial = round.attempt(cohort_of(round, attempt))
         report.cohort = trial.cohort
-        _regroup(trial)
-        _ask(trial)
+        _update_models(trial)
+        _before_training(trial)
         if _train_and_step(trial, report):
             federation.become(trial.federation)
             return report
@@ -239,15 +238,15 @@ def play_round(
 
 
 # ---- before training ----
-def _regroup(round: Round) -> None:
-    """Lets the one part that keeps the bank add models or replace them."""
+def _update_models(round: Round) -> None:
+    """Lets the one part that fills the slot add models or replace them."""
     for i, part in round.filling("update_models"):
         models, state = part.update_models(calls(round, i))
-        round.regroup(models)
+        round.use_models(models)
         round.update(i, 0, state)
 
 
-def _ask(round: Round) -> None:
+def _before_training(round: Round) -> None:
     for k in range(len(round.federation.models)):
         for i, part in round.filling("before_training"):
             round.update(i, k, part.before_training(calls(round, i, k)))
@@ -255,10 +254,10 @@ def _ask(round: Round) -> None:
 
 def _jobs(round: Round) -> Sequence[Job]:
     """Who trains which model."""
-    router = round.only("assign_models")
-    if router is None:
+    assigning = round.only("assign_models")
+    if assigning is None:
         return [Job(client) for client in round.cohort]
-    i, part = router
+    i, part = assigning
     return part.assign_models(calls(round, i))
 
 
@@ -328,7 +327,8 @@ def _summed(settings: Settings) -> bool:
 
 
 def _server_step(round: Round, trained: Trained, report: RoundReport) -> None:
-    """aggregate, server_rate, server_step, anchor, notice, report."""
+    """From the sums to the new model: ``aggregate``, ``server_stats``, ``server_rate``,
+    ``server_step``, ``after_server_step``, ``detect``, ``report``."""
     k, total, _, sent = trained
     federation = round.federation
     stats = total.stats / total.total if total.stats.numel() else federation.models[k].stats
@@ -349,7 +349,8 @@ def _server_step(round: Round, trained: Trained, report: RoundReport) -> None:
     )
     stepper = round.only("server_step")
     if stepper is None:
-        # the server steps from the bank; with nothing in between this is the mean of the models
+        # from the server's own model: ``broadcast`` may have sent another; where it did not, this
+        # is the mean of the local models
         plain, old = isinstance(factor, float) and factor == 1, federation.models[k].theta
         if plain and not round.settings.method.parts and not delta.is_inference():
             theta = delta.add_(old)  # nobody has seen the mean, whose memory is as good as new
@@ -360,20 +361,20 @@ def _server_step(round: Round, trained: Trained, report: RoundReport) -> None:
         theta, state = part.server_step(view(i), delta, factor)
         round.update(i, k, state)
 
-    def anchored(i: int, part: Part, theta: Tensor) -> Tensor:
+    def after_server_step(i: int, part: Part, theta: Tensor) -> Tensor:
         theta, state = part.after_server_step(view(i), theta)
         round.update(i, k, state)
         return theta
 
-    theta = round.run("after_server_step", anchored, theta)
+    theta = round.run("after_server_step", after_server_step, theta)
     federation.models[k] = Model(theta, stats)
 
-    def noticed(i: int, part: Part, _: bool) -> bool:
+    def detected(i: int, part: Part, _: bool) -> bool:
         found, state = part.detect(view(i))
         round.update(i, k, state)
         return found
 
-    report.noticed = round.run("detect", noticed, report.noticed)
+    report.noticed = round.run("detect", detected, report.noticed)
     federation.noticed = federation.noticed or report.noticed
     _collect_figures(round, k, view, report)
 
@@ -386,10 +387,10 @@ def _collect_figures(
     if not reporting:
         return
     method, several = round.settings.method, len(round.federation.models) > 1
-    banks = (method.only("initial_models"), method.only("update_models"))
+    of_all = (method.only("initial_models"), method.only("update_models"))
     last = round.last_models()
     for i, part in reporting:
-        # a part that keeps the bank speaks of all models at once
-        prefix = f"model_{k}." if several and part not in banks else ""
+        # a part that makes the models speaks of all of them at once
+        prefix = f"model_{k}." if several and part not in of_all else ""
         found = part.report(replace(view(i), last_models=last))
         report.figures.update({prefix + name: value for name, value in found.items()})

@@ -92,14 +92,16 @@ class Settings:
     program: ClientProgram
     world: World
     seed: int
-    rates: Rates  # one rate a local epoch
+    rates: Rates  # one rate per local epoch
     participation: int | float = 1.0
     sampling: str = "fixed"  # see shoal.rounds.cohort
     candidates: int | None = None  # whose loss is looked at; None: twice the cohort
     cohorts: tuple[tuple[int, ...], ...] | None = None  # the cohort of every round, if prescribed
     uniform: bool = False  # aggregation weights: uniform, or by samples
-    batch: int | None = None
-    steps: int | tuple[int, ...] | None = None
+    batch: int | None = None  # rows per step; None: all of a client's
+    steps: int | tuple[int, ...] | None = (
+        None  # most per round; of several, client i's is [i % len]
+    )
     shuffle: bool = True
     last_batch: LastBatch = "keep"
     lone_layer: str | None = None  # cannot train on a batch of one row
@@ -138,7 +140,7 @@ class Federation:
 
     initial: Model
     models: list[Model]
-    servers: list[tuple[Tree, ...]]  # one tuple a model, one state a part
+    servers: list[tuple[Tree, ...]]  # one tuple per model, one state per part
     store: ClientStore = field(default_factory=ClientStore)
     # (model, part) -> number and payload of its last session_end; one count for all of them, so
     # that a single number says what a client has heard of
@@ -168,7 +170,7 @@ class Federation:
             federation.servers.append(tuple(p.server_state(view) for p in settings.method.parts))
         return federation
 
-    def regrouped(
+    def use_models(
         self, settings: Settings, models: Sequence[Model], moment: Moment, rate: float
     ) -> None:
         """Other models from here on; a new or replaced one starts with fresh states."""
@@ -313,9 +315,9 @@ class Round:
             if part.resets == "both":
                 self.federation.store.forget_part(i)
 
-    def regroup(self, models: Sequence[Model]) -> None:
+    def use_models(self, models: Sequence[Model]) -> None:
         """Use other models from here on; a new or replaced one starts with fresh states."""
-        self.federation.regrouped(self.settings, models, self.moment, self.lr_per_epoch[0])
+        self.federation.use_models(self.settings, models, self.moment, self.lr_per_epoch[0])
 
     def last_models(self) -> Callable[[], Iterator[Tensor]] | None:
         """Reads what every present member trained last, for measures; None where no part keeps it,

@@ -52,7 +52,8 @@ PIECE = 32_768  # bytes that are read from the end first
 
 
 def last_records(path: Path, most: int = 8) -> list[Record]:
-    """The last complete rounds, without reading what stands before them."""
+    """The last complete rounds, without reading what stands before them: at most so many, and fewer
+    where the last ``PIECE`` bytes hold fewer."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)

@@ -95,11 +95,12 @@ ORDER = [one.name for one in STEP_PASSES]
 
 
 def place_of(name: str) -> int:
+    """The number of a pass, of its last turn if it has several."""
     return len(ORDER) - 1 - ORDER[::-1].index(name)
 
 
 def test_a_rate_is_a_number() -> None:
-    graph = captured(descent(mlp(DOUBLE)), of_mlp(), 0)
+    graph = captured(descent(mlp(DOUBLE)), of_mlp(), place_of("rate_number"))
     found = finds(rate_number.apply, graph, of_mlp())
     assert "scalar_tensor" in names(graph) and "scalar_tensor" not in names(found)
 
@@ -116,7 +117,7 @@ def test_rates_of_single_clients_are_left_alone() -> None:
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_cleaning_keeps_what_a_step_does(weighted: bool) -> None:
-    graph = captured(descent(mlp(DOUBLE)), of_mlp(weighted), 1)
+    graph = captured(descent(mlp(DOUBLE)), of_mlp(weighted), ORDER.index("clean"))
     found = finds(clean.apply, graph, of_mlp(weighted))
     assert len(found.fx.nodes) < len(graph.fx.nodes)
     assert "baddbmm" in names(found) and "detach" not in names(found)
@@ -134,7 +135,9 @@ def test_a_sum_of_two_full_matrices_is_no_bias() -> None:
 def test_a_softmax_loss_with_one_target_a_row(classes: int, weighted: bool) -> None:
     task = ModuleTask(lambda: nn.Linear(7, classes), dtype=DOUBLE)
     tensors = stacked(task), of_mlp()[1], data(DOUBLE, weighted)
-    found = finds(softmax_loss.apply, captured(descent(task), tensors, 2), tensors)
+    found = finds(
+        softmax_loss.apply, captured(descent(task), tensors, place_of("softmax_loss")), tensors
+    )
     assert "_log_softmax_backward_data" not in names(found)
     assert ("permute" in names(found)) == (classes == CLASSES)
 
@@ -147,7 +150,7 @@ def test_a_sum_of_products_is_added_up_in_one_place() -> None:
     source = torch.Generator().manual_seed(0)
     x, y = (torch.randn(4, 3, n, generator=source, dtype=DOUBLE) for n in (5, 6))
     tensors = [torch.zeros(5, 6, dtype=DOUBLE)], [torch.tensor(0.125, dtype=DOUBLE)], [x, y]
-    found = finds(clean.apply, captured(step, tensors, 1), tensors)
+    found = finds(clean.apply, captured(step, tensors, ORDER.index("clean")), tensors)
     assert names(found).count("addmm") == 3 and names(found).count("mm") == 1
     assert python_step(statements(place(found)))[1].count("addmm_(") == 3
 
@@ -180,7 +183,7 @@ def test_soft_labels_are_refused() -> None:
         return [carry[0] - fixed[0] * torch.func.grad(loss)(carry[0])]
 
     logits = torch.randn(CLIENTS, ROWS, CLASSES, dtype=DOUBLE)
-    graph = captured(step, ([logits], fixed, [x, soft]), 2)
+    graph = captured(step, ([logits], fixed, [x, soft]), place_of("softmax_loss"))
     refused = softmax_loss.apply(graph)
     assert isinstance(refused, Refused) and "more than one class" in refused.reason
 
@@ -188,7 +191,7 @@ def test_soft_labels_are_refused() -> None:
 def test_other_losses_are_left_alone() -> None:
     step: Step = lambda c, f, b: [c[0] - f[0] * (c[0] - b[0])]  # noqa: E731
     x = torch.randn(3, dtype=DOUBLE)
-    graph = captured(step, ([x], of_mlp()[1], [x + 1]), 2)
+    graph = captured(step, ([x], of_mlp()[1], [x + 1]), place_of("softmax_loss"))
     passes = (softmax_loss, memory_format, gradient_blocks, scale_last)
     assert all(one.apply(graph) is graph for one in passes)
 
@@ -213,7 +216,7 @@ def test_gradients_meet_activations_in_one_format() -> None:
     step: Step = lambda c, f, b: [c[0] - f[0] * g(c[0], *b)]  # noqa: E731
     x = torch.randn(ROWS, 2, 4, 4, dtype=DOUBLE)
     tensors = [task.initial(0).theta], of_mlp()[1], [x, torch.arange(ROWS) % CLASSES]
-    graph = captured(step, tensors, 4)
+    graph = captured(step, tensors, place_of("memory_format"))
     count = names(graph).count("clone")
     found = finds(memory_format.apply, graph, tensors)
     assert names(found).count("clone") == count + 1

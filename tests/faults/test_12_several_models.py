@@ -141,7 +141,7 @@ def test_a_replaced_model_forgets_ends() -> None:
     federation.endings = {(0, 0): (1, ()), (1, 0): (1, ())}
     federation.ended = {(4, 0): 1, (4, 1): 1}
     other = settings.task.initial(9)
-    federation.regrouped(settings, [federation.models[0], other], settings.world.at(0), 0.1)
+    federation.use_models(settings, [federation.models[0], other], settings.world.at(0), 0.1)
     assert set(federation.endings) == {(0, 0)} and set(federation.ended) == {(4, 0)}
 
 

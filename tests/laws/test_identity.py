@@ -1,7 +1,6 @@
 """Identity laws: each method at its neutral setting is its neighbour, bit for bit.
 
-Table 0.2 and the "Tests" lines of the specification, for the methods that the catalog has. Where a
-law cannot hold bit for bit, the test says why and asks for 1e-12 in float64.
+Where a law cannot hold bit for bit, the test says why and asks for 1e-12 in float64.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ def close(a: Tensor, b: Tensor, tolerance: float = CLOSE) -> None:
     torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
 
 
-# ---- table 0.2: bit for bit --------------------------------------------------------------------
+# ---- neutral settings: bit for bit ---------------------------------------------------------------
 NEUTRAL = {
     "fedprox mu=0": (catalog.fedprox(mu=0.0), catalog.fedprox(mu=1.0), {}),
     "fedavgm beta=0": (catalog.fedavgm(beta=0.0), catalog.fedavgm(beta=0.5), {}),

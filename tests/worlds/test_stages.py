@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,6 +39,13 @@ def test_tasks_are_the_stages_so_far() -> None:
     assert torch.equal(tests["task 4"].rows, tests["task 0"].rows)
     assert len(tests["global"]) == 4 * len(DIGITS.test.y)
     assert "task 0" not in build(EXAMPLES["static"], DIGITS, seed=0).tests(0)
+
+
+def test_the_tutorial_lists_every_transform() -> None:
+    page = Path(__file__).parents[2] / "docs" / "tutorials" / "own_world.md"
+    table = page.read_text(encoding="utf-8").split("## How inputs look")[1].split("\n## ")[0]
+    names = [cell for row in re.findall(r"^\| (`.+?) \|", table, re.M) for cell in row.split(", ")]
+    assert sorted(names) == sorted(f"`{name}`" for name in TRANSFORMS)
 
 
 @pytest.mark.parametrize("name", TRANSFORMS)

@@ -5,9 +5,9 @@
 - label_sets  whole label sets, fixed classes, shards
 - heterogeneity  how unequal a partition is
 
-Every partitioner is ``(labels, clients, *, rng, ...) -> list of row indices, one array a client``;
-the indices of a client are sorted. The same generator state gives the same partition. By a column
-of the data: ``shoal.data.partition.basic``. With replacement, as in the FedInit paper, it is
+Every partitioner is ``(labels, clients, *, rng, ...) -> list of row indices``, one sorted array per
+client. The same generator state gives the same partition. By a column of the data:
+``shoal.data.partition.basic``. With replacement, as in the FedInit paper, it is
 ``dirichlet(..., form="client", replacement=True)``.
 """
 

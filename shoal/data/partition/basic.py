@@ -88,7 +88,7 @@ def by_column(values: NDArray[Any], clients: int | None = None, *, minimum: int 
     values = np.asarray(values)
     if values.ndim != 1 or not len(values):
         raise UserError(
-            f"a column of clients must be one value a row, not of shape {values.shape}."
+            f"a column of clients must be one value per row, not of shape {values.shape}."
         )
     names, codes = np.unique(values, return_inverse=True)
     order = np.argsort(codes, kind="stable").astype(np.int64)

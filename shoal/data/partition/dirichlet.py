@@ -158,7 +158,7 @@ def dirichlet(
 
 
 def log_dirichlet(alpha: float, draws: int, size: int, rng: np.random.Generator) -> Floats:
-    """Logarithms of ``draws`` samples of ``Dir(alpha 1_size)``, one a row; never NaN.
+    """Logarithms of ``draws`` samples of ``Dir(alpha 1_size)``, one per row; never NaN.
 
     A gamma variable of a small shape underflows to zero, and a row of zeros normalises to NaN.
     With ``G ~ Gamma(alpha + 1)`` and U uniform, ``G U^(1/alpha) ~ Gamma(alpha)``, whose logarithm

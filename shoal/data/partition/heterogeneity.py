@@ -17,7 +17,7 @@ Ground = Literal["discrete", "ordered"]
 
 @dataclass(frozen=True)
 class Heterogeneity:
-    """Figures of a partition, one entry a client; an empty client has no histogram, hence NaN.
+    """Figures of a partition, one entry per client; an empty client has no histogram, hence NaN.
 
     ``entropy``: of the client's labels, in nats. ``distance``: Wasserstein-1 from the client's
     label histogram to that of all labels.

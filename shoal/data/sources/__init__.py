@@ -10,9 +10,10 @@
 - own_files        the user's files, from a config
 - synthetic        Synthetic(alpha, beta)
 
-To add one, put a file in this folder with one function under ``@source("name")`` that returns a
-:class:`Dataset`; nothing else needs to know of it. Files are looked for under ``SHOAL_DATA``, then
-in the user's cache, then fetched (``shoal.data.download``).
+To add one, put a file in this folder (and a line in this list) with one function under
+``@source("name", About(...))`` that returns a :class:`Dataset`; nothing else needs to know of it.
+Files are looked for under ``SHOAL_DATA``, then in the user's cache, then fetched
+(``shoal.data.download``).
 """
 
 from shoal.data.dataset import Dataset, about, load, load_like, names, source, whole

@@ -1,6 +1,6 @@
 """A step of tensors becomes a fast loop: capture, passes, placement, emit, check, cache.
 
-- graph             the graph of a step, what a loop reads, questions about nodes
+- graph             the graph of a step, how tensors lie, what a loop reads, questions about nodes
 - capture           a function of tensors as a graph; refuses what looks at values
 - placement         where results are stored
 - statements        a graph and a placement as statements

@@ -1,4 +1,4 @@
-"""What clients do once a round or an epoch, compiled once for each form of its arguments and kept.
+"""What clients do once per round or epoch, compiled once for each form of its arguments and kept.
 
 A key is everything that a compiled function depends on: which function of which program (a
 ``Functions`` belongs to one program), how the trees of arguments are built, shape, strides, type
@@ -17,29 +17,10 @@ from torch import Tensor
 from shoal.core import tree
 from shoal.core.tree import Tree
 from shoal.engines.compiler.compile import Function, record
-from shoal.engines.compiler.graph import strides_of
+from shoal.engines.compiler.graph import form_of
 from shoal.methods.view import Clock
 
 _LEAF = object()  # stands for a tensor in the structure of a result
-
-
-def form_of(value: Tree) -> tuple[Hashable, list[Tensor]]:
-    """How a tree is built and how each of its tensors lies in memory; and these, left to right."""
-    found: list[Tensor] = []
-    return _form(value if isinstance(value, tuple) else (value,), found), found
-
-
-def _form(branches: tuple[Tree, ...], found: list[Tensor]) -> Hashable:
-    forms: list[Hashable] = [type(branches)]
-    for branch in branches:  # a call only for what has branches of its own: this runs all the time
-        if isinstance(branch, tuple):
-            forms.append(_form(branch, found) if branch else type(branch))
-        elif branch is None:
-            forms.append(None)
-        else:
-            found.append(branch)
-            forms.append((branch.shape, strides_of(branch), branch.dtype, branch.device))
-    return tuple(forms)
 
 
 @dataclass

@@ -1,10 +1,10 @@
-"""The graph of a step, what a loop reads, questions about nodes."""
+"""The graph of a step, how tensors lie, what a loop reads, questions about nodes."""
 
 from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ from torch.fx import Graph as FxGraph
 from torch.fx import Node
 from torch.fx.node import map_arg
 
+from shoal.core.tree import Tree
 from shoal.core.types import Batch
 
 # ---- settings ------------------------------------------------------------------------------------
@@ -30,8 +31,8 @@ TORCHSCRIPT = os.environ.get("SHOAL_TORCHSCRIPT", "1") != "0"
 STRICT = os.environ.get("SHOAL_STRICT", "0") == "1"
 
 
-# ---- steps ---------------------------------------------------------------------------------------
-# What the steps of an epoch read.
+# ---- forms ---------------------------------------------------------------------------------------
+# How tensors lie in memory: what is compiled once for each form is found by it.
 
 
 def strides_of(tensor: Tensor) -> tuple[int, ...]:
@@ -46,8 +47,31 @@ def strides_of(tensor: Tensor) -> tuple[int, ...]:
     return tuple([stride if size > 1 else 0 for size, stride in pairs])
 
 
+def form_of(value: Tree) -> tuple[Hashable, list[Tensor]]:
+    """How a tree is built and how each of its tensors lies in memory; and these, left to right."""
+    found: list[Tensor] = []
+    return _form(value if isinstance(value, tuple) else (value,), found), found
+
+
+def _form(branches: tuple[Tree, ...], found: list[Tensor]) -> Hashable:
+    forms: list[Hashable] = [type(branches)]
+    for branch in branches:  # a call only for what has branches of its own: this runs all the time
+        if isinstance(branch, tuple):
+            forms.append(_form(branch, found) if branch else type(branch))
+        elif branch is None:
+            forms.append(None)
+        else:
+            found.append(branch)
+            forms.append((branch.shape, strides_of(branch), branch.dtype, branch.device))
+    return tuple(forms)
+
+
+# ---- steps ---------------------------------------------------------------------------------------
+# What the steps of an epoch read.
+
+
 class Steps(NamedTuple):
-    """What the steps of an epoch read, one step a row: rows of a pool, and further columns."""
+    """What the steps of an epoch read, one step per row: rows of a pool, and further columns."""
 
     pool: Tensor
     rows: Tensor  # [steps, rows of a batch]

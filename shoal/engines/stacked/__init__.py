@@ -10,4 +10,9 @@
 - factored    fast path: the first layer kept as two factors
 - embeddings  fast path: only the embedding rows that samples look up
 - questions   questions answered stacked
+
+Words. A chunk is clients that one thread takes together; a stack is its tensors, if they step side
+by side. Running order puts those with the most steps first, so that those who are done are the last
+rows. A piece is neighbours whose batches at a step have one length; a stretch, steps in a row with
+the same pieces. Spare rows are rows of a stack that are nobody's: few sizes are compiled.
 """

@@ -18,9 +18,10 @@ from shoal.core.tree import Tree
 from shoal.core.types import Batch, Work
 from shoal.engines.api import Lender, known
 from shoal.engines.client_round import Carry, ClientProgram, Ended, Given, WholeData
-from shoal.engines.compiler.cache import Functions, form_of, with_moment
+from shoal.engines.compiler.cache import Functions, with_moment
 from shoal.engines.compiler.capture import Untraceable
 from shoal.engines.compiler.compile import Replay, compile_step
+from shoal.engines.compiler.graph import form_of
 from shoal.methods.view import Clock
 from shoal.models.registry import Blueprint, maker
 
@@ -73,7 +74,7 @@ class Compiled:
         """What was refused in compiling this program, a sentence each."""
         return [*self._said, *self._functions.notes]
 
-    # ---- once a round or an epoch ----
+    # ---- once per round or epoch ----
     def start(
         self,
         given: Given,
@@ -215,6 +216,7 @@ class Compiled:
         bound = Bound(homes, fixed)
         if not self.stacked:
             bound = self.bound_to(call.given, call.start, call.carry, call.rate)
+        # what a trace read of the clock, and the traces by what was read
         names, traces = self._steps.get(shape, ((), {}))
         found = traces.get(clock.key(names))
         if found is None:

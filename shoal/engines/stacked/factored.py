@@ -32,7 +32,7 @@ def why_no_factors(compiled: Compiled, order: Order, clients: int, lender: Lende
     """Why the steps of so many clients cannot be written with factors; "" if they can."""
     x, rows = order.members[0].train.pool.x, len(order.members[0].train)
     labels = order.members[0].train.labels
-    step = _Steps(compiled, order, clients, lender)
+    step = _FactoredSteps(compiled, order, clients, lender)
 
     def real() -> list[Steps]:
         return list(all_steps(Chunk.of(order, order.members[:clients]).epoch(0), rows))
@@ -56,7 +56,7 @@ def why_no_factors(compiled: Compiled, order: Order, clients: int, lender: Lende
 
 def run_factored(compiled: Compiled, chunk: Chunk, lender: Lender) -> Results:
     """The round of a chunk; where something is not finite, every client's change on its own."""
-    step = _Steps(compiled, chunk.order, len(chunk.members), lender)
+    step = _FactoredSteps(compiled, chunk.order, len(chunk.members), lender)
     stretches: list[_Stretch] = []
     for epoch, value in enumerate(chunk.order.rates):
         for steps in all_steps(chunk.epoch(epoch), chunk.counts[0]):
@@ -70,7 +70,7 @@ def run_factored(compiled: Compiled, chunk: Chunk, lender: Lender) -> Results:
     return results
 
 
-class _Steps:
+class _FactoredSteps:
     """The factored steps of some clients of an order."""
 
     def __init__(self, compiled: Compiled, order: Order, clients: int, lender: Lender) -> None:

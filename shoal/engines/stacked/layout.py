@@ -223,7 +223,7 @@ class Chunk:
     weights: Tensor | None  # [C, n] of the rows inside the loss
     counts: tuple[int, ...]
     even: bool  # whether all clients have equally many rows and no cap on their steps
-    whole: Chunk | None = field(default=None, repr=False)  # what this one was cut from
+    cut_from: Chunk | None = field(default=None, repr=False)  # the layout that this is a part of
     begin: int = 0  # where in it
     shared: Shared = field(default_factory=Shared, repr=False)  # with all parts of a layout
 
@@ -308,8 +308,8 @@ class Chunk:
             validation = stacked_whole(held, unequal=unequal)
         return WholeData(train, validation)
 
-    def steps(self, done: Sequence[int]) -> list[int]:
-        """How many steps each client takes in the next epoch."""
+    def steps_each(self, done: Sequence[int]) -> list[int]:
+        """How many steps each client takes in the next epoch, after so many ``done``."""
         if self.even:
             return [steps_an_epoch(self.order, self.counts[0])] * len(self.members)
         out = []
@@ -321,10 +321,10 @@ class Chunk:
     def regular(self, steps: Sequence[int]) -> int:
         """Leading steps in which every client takes a full batch of the same length."""
         if self.even:
-            return min(steps[0], _full(self.order, self.counts[0]))
+            return min(steps[0], _full_steps(self.order, self.counts[0]))
         if len({batch_rows(self.order, rows) for rows in self.counts}) > 1:
             return 0
-        full = (_full(self.order, rows) for rows in self.counts)
+        full = (_full_steps(self.order, rows) for rows in self.counts)
         return min(map(min, steps, full))
 
     def stretches(self, first: int, steps: Sequence[int]) -> Iterator[tuple[int, int, list[Piece]]]:
@@ -342,7 +342,7 @@ class Chunk:
         """How many steps clients take before one with merged rows, which is of another kind."""
         if self.order.last_batch != "merge":
             return set()
-        return {_full(self.order, n) for n, s in zip(self.counts, steps, strict=True) if s}
+        return {_full_steps(self.order, n) for n, s in zip(self.counts, steps, strict=True) if s}
 
     def pieces(self, step: int, steps: Sequence[int]) -> Iterator[Piece]:
         """Contiguous clients that take this step with the same kind of batch."""
@@ -355,6 +355,7 @@ class Chunk:
                 begin, kind = i, now
 
     def _kind(self, i: int, step: int, steps: Sequence[int]) -> tuple[int, bool] | None:
+        """Length of a client's batch at a step, and whether rows may be padding; None: no batch."""
         if step >= steps[i]:
             return None
         order, rows = self.order, self.counts[i]
@@ -369,11 +370,11 @@ class Chunk:
     # ---- what is drawn ----
     def epoch(self, epoch: int) -> Epoch:
         """The rows and labels of this epoch in their drawn order."""
-        if self.whole is None:
+        if self.cut_from is None:
             rows, labels, weights = self.shuffled(epoch)
         else:
             span = slice(self.begin, self.begin + len(self.members))
-            tensors = self.shared.of(epoch, self.whole.shuffled)
+            tensors = self.shared.of(epoch, self.cut_from.shuffled)
             rows, labels, weights = tree.apply(lambda leaf: leaf[span], tensors)
         keys = None
         if self.order.program.draws:
@@ -407,7 +408,7 @@ class Chunk:
         return step_noise(self.order, clients, epoch, step)
 
 
-def _full(order: Order, rows: int) -> int:
+def _full_steps(order: Order, rows: int) -> int:
     """How many steps of an epoch, from the first on, have a full batch and no more."""
     size = batch_rows(order, rows)
     merged = order.last_batch == "merge" and rows > size and rows % size > 0

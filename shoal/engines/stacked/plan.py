@@ -17,9 +17,8 @@ from shoal.engines.loop import batch_rows
 # Few sizes, so that little is compiled: every stack and every padded length is one of these.
 #
 # A step is compiled for its shapes. Cohorts that are split, clients that stop early and data sets
-# of
-# all lengths would make all numbers; so numbers are rounded up to a ladder, and what is in the rows
-# to spare is thrown away.
+# of all lengths would make all numbers; so numbers are rounded up to a ladder, and what is in the
+# rows to spare is thrown away.
 
 # Sizes per octave (a power of two): more sizes waste less room and compile more often.
 STACKS = 2  # clients of a stack
@@ -164,16 +163,19 @@ def plan_for(order: Order, matches: Matches, cache_bytes: int = CACHE_BYTES) -> 
     depends on the program and the shapes only."""
     sizes = order.sizes
     members, step = len(sizes), step_work(order)
-    even = min(sizes) == max(sizes) and _even(order)
-    uniform = order.program.uniform and even and _full(order)
+    # which path
+    whole = min(sizes) == max(sizes) and _one_layout(order)
+    uniform = order.program.uniform and whole and _full_batches(order)
     work = total_work(order, sizes)
     path = Path.UNIFORM if uniform else Path.GENERAL
     why = [_why_path(order, uniform)]
+    # side by side, or each alone
     looks = order.program.needs_train or order.program.needs_validation
     ragged = looks and order.pad == 0 and min(sizes) != max(sizes)
     most = NORMALISED_STEP if real_lengths(order) else LARGE_STEP
     stacked = order.program.task.stackable and step < most and not ragged
     why.append(_why_alone(order, step, most, ragged))
+    # how many to a chunk; with factors other numbers fit into the cache
     fitting = max(1, cache_bytes // _bytes(order)) if stacked else 1
     spans = _spans(members, fitting, work)
     if uniform and stacked:
@@ -188,7 +190,7 @@ def plan_for(order: Order, matches: Matches, cache_bytes: int = CACHE_BYTES) -> 
         why.append(f"first layer: {refused}" if refused else "first layer: kept as two factors")
     stacked = stacked and max(end - begin for begin, end in spans) > 1
     why.append(f"{members} clients in {len(spans)} chunks")
-    return StackPlan(path, spans, stacked, even, tuple(text for text in why if text))
+    return StackPlan(path, spans, stacked, whole, tuple(text for text in why if text))
 
 
 def step_work(order: Order) -> int:
@@ -255,7 +257,7 @@ def _spans(members: int, fitting: int, work: int) -> tuple[tuple[int, int], ...]
     return tuple(zip(cuts, cuts[1:], strict=False))
 
 
-def _even(order: Order) -> bool:
+def _one_layout(order: Order) -> bool:
     """Whether clients of one size can be laid out in one go: one pool, no caps, not too many."""
     members = order.members
     rows, pool = len(members[0].train), members[0].train.pool.x
@@ -266,7 +268,7 @@ def _even(order: Order) -> bool:
     return rows * len(members) * order.epochs <= LAID_OUT_AT_ONCE
 
 
-def _full(order: Order) -> bool:
+def _full_batches(order: Order) -> bool:
     """Whether equal clients have full batches only, or any number of rows at all."""
     rows = len(order.members[0].train)
     return order.pad == 0 or rows % batch_rows(order, rows) == 0

@@ -37,7 +37,7 @@ from shoal.methods.view import Clock
 
 
 class FinishedClients(NamedTuple):
-    """Results of some clients, and where each was in the chunk."""
+    """Results of some clients, and where each was in the chunk's running order."""
 
     places: list[int]
     results: Results
@@ -66,7 +66,7 @@ class Active:
     def __init__(self, compiled: Compiled, chunk: Chunk, rate: Tensor, lender: Lender) -> None:
         self.chunk, self.largest = chunk, len(chunk.members)
         self.sizes = _sizes_for(compiled, chunk)
-        self.where = list(range(self.largest))  # in the chunk as it began
+        self.where = list(range(self.largest))  # places in the running order as it began
         self.given: Given = chunk.given()
         self.local: WholeData = chunk.local()
         if rows_for(self.largest, self.sizes) > self.largest:
@@ -170,15 +170,19 @@ def _work(compiled: Compiled, done: Active, epoch: int) -> Work | None:
     return Work(number(done.steps), number(done.samples), epochs, total)
 
 
-def in_order(chunk: Chunk, finished: list[FinishedClients]) -> Results:
-    """One result, the clients as they came."""
+def as_they_came(chunk: Chunk, finished: list[FinishedClients]) -> Results:
+    """One result, the clients in the order in which the chunk was given them.
+
+    A client has three numbers: as it came, as it ran (``chunk.places`` leads from here to the
+    first), and as it finished.
+    """
     if len(finished) == 1 and chunk.even:
         return finished[0].results  # they ran as they came
-    asked = [0] * len(chunk.members)  # where the client that came i-th was when it ran
+    ran_as = [0] * len(chunk.members)  # by the number as it came
     for ran, came in enumerate(chunk.places):
-        asked[came] = ran
-    found = {ran: k for k, ran in enumerate(w for d in finished for w in d.places)}
-    rows = [found[ran] for ran in asked]
+        ran_as[came] = ran
+    finished_as = {ran: k for k, ran in enumerate(w for d in finished for w in d.places)}
+    rows = [finished_as[ran] for ran in ran_as]
     return joined([d.results for d in finished], rows)
 
 
@@ -209,7 +213,7 @@ def joined(finished: list[Results], rows: list[int]) -> Results:
 
 def run_general(compiled: Compiled, chunk: Chunk, lender: Lender) -> Results:
     """The round of some clients, whatever their method does."""
-    return in_order(chunk, _train(compiled, chunk, lender))
+    return as_they_came(chunk, _train(compiled, chunk, lender))
 
 
 def _train(compiled: Compiled, chunk: Chunk, lender: Lender) -> list[FinishedClients]:
@@ -248,18 +252,18 @@ def _epoch(compiled: Compiled, active: Active, epoch: int, rate: Tensor) -> None
     """All steps of one epoch for the clients still active."""
     chunk, order = active.chunk, active.chunk.order
     stepper = _Stepper(compiled, active, epoch, rate)
-    steps = chunk.steps(active.steps)
+    steps = chunk.steps_each(active.steps)
     if active.sizes:
         _epoch_with_spare_rows(stepper, steps)
         active.count(steps, order.rates[epoch])
         return
     sizes = stack_sizes(active.largest, spare=False) if compiled.stacked else (1,)
     regular = chunk.regular(steps) if compiled.stacked or len(chunk.members) == 1 else 0
-    stepper.regular_steps(regular)
+    stepper.take_regular(regular)
     for step, count, pieces in chunk.stretches(regular, steps):
         for piece in pieces:
             for begin, end in spans(piece.end - piece.begin, sizes):
-                stepper.steps(step, count, piece, piece.begin + begin, piece.begin + end)
+                stepper.take(step, count, piece, piece.begin + begin, piece.begin + end)
     active.count(steps, order.rates[epoch])
 
 
@@ -269,9 +273,9 @@ def _epoch_with_spare_rows(stepper: _Stepper, steps: list[int]) -> None:
     active, program = stepper.active, stepper.compiled.program
     harmless = program.plain_steps and not active.carry.stats.numel()
     every = stepper.shuffled.every_step(steps, active.rows)
-    leaves, kept = _stepped(program, active.carry), list[tuple[Tensor, list[Tensor]]]()
+    leaves, kept = _changed_by_steps(program, active.carry), list[tuple[Tensor, list[Tensor]]]()
     for run in runs_of(steps, active.sizes, harmless):
-        stepper.run(every.cut(run.first, run.end, run.rows), run.rows)
+        stepper.take_run(every.cut(run.first, run.end, run.rows), run.rows)
         if run.done:
             index = torch.tensor(run.done, device=active.carry.x.device)
             kept.append((index, [leaf.index_select(0, index) for leaf in leaves]))
@@ -280,7 +284,7 @@ def _epoch_with_spare_rows(stepper: _Stepper, steps: list[int]) -> None:
             leaf.index_copy_(0, index, rows)
 
 
-def _stepped(program: ClientProgram, carry: Carry) -> list[Tensor]:
+def _changed_by_steps(program: ClientProgram, carry: Carry) -> list[Tensor]:
     """What steps change; the rest may be shared with others (see ``Compiled.start``)."""
     scratches = tuple(
         own
@@ -292,7 +296,9 @@ def _stepped(program: ClientProgram, carry: Carry) -> list[Tensor]:
 
 
 class _Stepper:
-    """Replays of one epoch, bound to the active clients' tensors as they are first needed."""
+    """Takes the steps of one epoch: all steps of some clients in one call where that can be, else
+    one by one. Compiled steps are looked up, and bound to the clients' tensors, when first needed.
+    """
 
     def __init__(self, compiled: Compiled, active: Active, epoch: int, rate: Tensor) -> None:
         self.compiled, self.active, self.epoch, self.rate = compiled, active, epoch, rate
@@ -308,17 +314,17 @@ class _Stepper:
         odd = bool(order.pad) and not piece.weighted and piece.length != full
         return odd and not self.compiled.stacked and plays(order)
 
-    def regular_steps(self, count: int) -> None:
+    def take_regular(self, count: int) -> None:
         """Steps that all clients take with full batches: no look-ups inside the loop."""
         if not count:
             return
         clients, steps = len(self.active.where), self.shuffled.steps(count)
         if self.compiled.program.noisy:
-            self._noisy_steps(steps, clients)
+            self._take_noisy(steps, clients)
         else:
-            self._all(steps, 0, clients)
+            self._take_all(steps, 0, clients)
 
-    def _noisy_steps(self, steps: Steps, clients: int) -> None:
+    def _take_noisy(self, steps: Steps, clients: int) -> None:
         """Noise is drawn for every step."""
         run = None
         for step, moving in enumerate(steps.batches()):
@@ -331,28 +337,28 @@ class _Stepper:
     def _noise(self, step: int, begin: int, end: int) -> tuple[Tree, ...]:
         return self.active.chunk.noise(self.epoch, step, begin, end)
 
-    def steps(self, step: int, count: int, piece: Piece, begin: int, end: int) -> None:
+    def take(self, step: int, count: int, piece: Piece, begin: int, end: int) -> None:
         """``count`` steps of clients ``begin..end`` from this one on."""
         if self.compiled.program.noisy or (count == 1 and (piece.weighted or self._plays(piece))):
             for number in range(step, step + count):
-                self._step(number, piece, begin, end)
+                self._take_one(number, piece, begin, end)
             return
         steps = self.shuffled.stretch(piece, step, count, begin, end)
-        self._all(steps, begin, end)
+        self._take_all(steps, begin, end)
 
-    def run(self, steps: Steps, rows: int) -> None:
+    def take_run(self, steps: Steps, rows: int) -> None:
         """Steps of the first ``rows`` rows; several runs of an epoch may have equally many."""
         if rows not in self.found:
             self.found[rows] = self._replay(0, rows, Batch.of(*steps.like()), (), steps.first)
         replay, bound = self.found[rows]
         replay.all_steps(*bound, steps, self.value)
 
-    def _all(self, steps: Steps, begin: int, end: int) -> None:
+    def _take_all(self, steps: Steps, begin: int, end: int) -> None:
         """Every step of clients ``begin..end`` in one call."""
         replay, bound = self._replay(begin, end, Batch.of(*steps.like()), (), steps.first)
         replay.all_steps(*bound, steps if self.compiled.stacked else steps.alone(), self.value)
 
-    def _step(self, step: int, piece: Piece, begin: int, end: int) -> None:
+    def _take_one(self, step: int, piece: Piece, begin: int, end: int) -> None:
         """One step of clients ``begin..end``."""
         batch = self.shuffled.batch(piece, step, begin, end)
         noisy = self.compiled.program.noisy

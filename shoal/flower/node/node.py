@@ -70,7 +70,7 @@ DISK_LIMIT = 1 << 40  # the node's own disk is not bounded here
 
 @dataclass(frozen=True)
 class StoredMemories:
-    """Memories, one a part, and the serial of the last session's end they have seen."""
+    """Memories, one per part, and the serial of the last session's end they have seen."""
 
     memories: tuple[Tree, ...]
     ended: int

@@ -9,6 +9,8 @@
 - continual     methods against forgetting
 - plug_ins      detectors, measures, compressed or private changes: to compose with any method
 
+A paper's method stands with its family, also where it is meant to be composed with another one.
+
 >>> from shoal import catalog
 >>> catalog.flash() | catalog.special(lam=0.25)  # doctest: +ELLIPSIS
 Method flash + special (client weights: by_samples): EarlyStop() | DriftAware() | ServerAnchor()

@@ -274,7 +274,7 @@ class ModelContrast(Part):
 
     Li et al., "Model-Contrastive Federated Learning" (MOON), 2021. ``z`` are the features of the
     model in training, ``z_glob`` those of the received model, ``z_prev`` those of the client's last
-    local model; the last two are frozen and in evaluation mode. Three forward passes a batch.
+    local model; the last two are frozen and in evaluation mode. Three forward passes per batch.
 
     Parameters: ``mu`` (1), ``tau`` (1; the original 0.5), ``prev_init`` (at first contact the
     previous model is the ``received`` one, which makes the term the constant ``mu log 2``, or the

@@ -205,7 +205,7 @@ def _placed(rows: Tensor, place: int, row: Tensor) -> Tensor:
 
 @state("fedagg.chosen")
 class Chosen(NamedTuple):
-    """``raw`` and ``used`` have one entry an epoch; ``now`` is this epoch's rate."""
+    """``raw`` and ``used`` have one entry per epoch; ``now`` is this epoch's rate."""
 
     raw: Tensor
     used: Tensor
@@ -314,7 +314,7 @@ class ControlledRate(Part):
         return torch.clamp(raw, low, torch.full_like(low, self.eta_max))
 
     def report(self, view: ServerView) -> dict[str, Tensor]:
-        # a few numbers a client: as Python's they cost less than the operators on them
+        # a few numbers per client: as Python's they cost less than the operators on them
         raw, used = (leaf.flatten().tolist() for leaf in view.payload[:2])
         shares = (
             sum(used) / len(used),

@@ -34,7 +34,7 @@ class Copy(NamedTuple):
 
 
 class MemoryBlock:
-    """What the clients of one share remember, one row a client."""
+    """What the clients of one share remember, one row per client."""
 
     def __init__(self, keeper: Keeper, count: int, copies: Sequence[Copy]) -> None:
         self.count, self.copies = count, tuple(copies)

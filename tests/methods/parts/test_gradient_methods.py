@@ -1,7 +1,6 @@
 """FedSAM, FedCM, FedDyn, FedDC, FedACG, FedNova: identity laws, fixed points, compositions.
 
-"Tests" of sections 9 and 13 to 17 of the specification, and table 0.2. Bit for bit where nothing
-rounds; otherwise the test says why and asks for 1e-12 in float64.
+Bit for bit where nothing rounds; otherwise the test says why and asks for 1e-12 in float64.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def watched(method: Method) -> Method:
     return method | Method("recorder", (RecordingPart(),))
 
 
-# ---- table 0.2 -----------------------------------------------------------------------------------
+# ---- neutral settings ----------------------------------------------------------------------------
 NEUTRAL = {
     "fedsam rho=0": (catalog.fedsam(rho=0.0), catalog.fedsam(rho=0.1)),
     "fedsam rho=0 eps=0": (catalog.fedsam(rho=0.0, eps=0.0), catalog.fedsam(rho=0.1, eps=0.0)),

@@ -79,7 +79,8 @@ def quadratics(
 
 
 def settings_for(method: Method, world: World, **changes: Any) -> Settings:
-    """Two epochs of batches of four by three of the members, unless ``changes`` says otherwise."""
+    """Two epochs of batches of four by three of the members, at rate 0.1, unless ``changes`` says
+    otherwise (``batch=None``: all rows in one batch)."""
     local = {k: changes.pop(k) for k in ("momentum", "weight_decay", "clip") if k in changes}
     epochs, rate = changes.pop("epochs", 2), changes.pop("rate", 0.1)
     task: Task
@@ -97,6 +98,7 @@ def run(method: Method, world: World, **changes: Any) -> History:
 
 @cache
 def trajectory(method: Method, world: World, **changes: Any) -> Tensor:
-    """``[rounds, P]``: the global model after every round; worlds are pure, so played once."""
+    """``[rounds, P]``: the global model after every round, from ``task.initial(0)`` on, on the
+    engine ``loop``; worlds are pure, so it is played once."""
     history = run(method, world, **changes)
     return torch.stack([snapshot.models[0].theta for snapshot in history.rounds])

@@ -13,7 +13,8 @@ A pass is a function ``apply(graph)`` that returns another graph, the very graph
 its pattern does not occur, or ``Refused`` where something looked like the pattern and was not. It
 never edits its argument. Its module's docstring says: pattern before and after, when it applies,
 why it is exact, and which benchmark it serves (W: ``make bench``, R: ``make bench-real``), and by
-how many times. To see what one buys, take it out of the list. docs/adding.md adds one.
+how many times. To see what one buys, take it out of the list. ``factor_first_layer`` is in no list:
+it makes a second step of the finished one (``compile.py``). docs/adding.md adds a pass.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ STEP_PASSES = (
     Pass("scale_last", scale_last.apply),
     Pass("large_products", large_products.apply),
 )
-# What runs once a round is worth less trouble.
+# What runs once per round is worth less trouble.
 FUNCTION_PASSES = (
     Pass("clean", clean.apply),
     Pass("classes_first", softmax_loss.apply_to_functions),

@@ -5,7 +5,7 @@ After: ``scatter_add(softmax(x), labels, -1) * scale``, with the classes as the 
 where they are few (see ``apply_to_functions``; without it W2 takes 1.35 to 1.6 times as long on an
 AMD EPYC with AVX-512).
 
-Applies where the gradient of the log-probabilities is zero but for one entry a row, as
+Applies where the gradient of the log-probabilities is zero but for one entry per row, as
 ``cross_entropy`` makes it. Exact to rounding: ``g - softmax(x) sum(g)`` with ``g`` equal to
 ``-scale`` at the label is ``scale (softmax(x) - onehot)``. Not exact, and refused, where a gradient
 has more entries a row (soft labels).
@@ -40,7 +40,7 @@ def apply(graph: Graph) -> Graph | Refused:
     if not found:
         return graph
     if not any(_one_target(graph, node) for node in found):
-        return Refused("the softmax has gradients at more than one class a row")
+        return Refused("the softmax has gradients at more than one class per row")
     new = graph.copy()
     for node in [n for n in new.fx.nodes if op_name(n) == "_log_softmax_backward_data"]:
         if _one_target(new, node):
@@ -92,7 +92,7 @@ def _off_target_first(graph: Graph, logits: Any, index: Any, like: Node) -> Node
 
 
 def _one_target(graph: Graph, node: Node) -> bool:
-    """Whether a gradient is zero but for one entry a row."""
+    """Whether a gradient is zero but for one entry per row."""
     spread: Any = node.args[0]
     dim: Any = node.args[2]
     if op_name(spread) not in ("scatter_add", "scatter") or spread.kwargs or spread.args[1] != dim:

@@ -99,7 +99,7 @@ def inversion_loss(
 # ---- generator -----------------------------------------------------------------------------------
 # Replay without data: a generator that the server trains from the model that ended a task.
 
-ROWS = 32  # synthetic rows a step where a batch is all of a client's data
+ROWS = 32  # synthetic rows per step where a batch is all of a client's data
 
 
 @state("mfcl.replayed")
@@ -157,9 +157,9 @@ class ReplayGenerator(TaskPart):
     Parameters: ``w_div`` (0.5), ``w_bn`` (1), ``w_pr`` (0.01), ``w_ft`` (0.2), ``w_kd`` (0.2),
     ``temperature`` (1000), ``noise`` (1000 numbers per sample), ``hidden`` (128, width of the
     generator), ``iterations`` (100), ``batch_size`` (128) and ``rate_g`` (1e-3) of its training,
-    ``synthetic`` (rows a local step; None: as many as a batch), ``labels`` (``domain``: all logits
-    everywhere; ``classes``: as the paper, the new data's CE is over classes that no ended task
-    had, and generator and distillation are over those that one had).
+    ``synthetic`` (rows per local step; None: as many as a batch), ``labels`` (``domain``: all
+    logits everywhere; ``classes``: as the paper, the new data's CE is over classes that no ended
+    task had, and generator and distillation are over those that one had).
 
     Deviations: the head is sized for all classes of the run from the start, and ``labels =
     classes`` masks it instead of growing it; the server learns which classes were met because
